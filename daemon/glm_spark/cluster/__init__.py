@@ -1,0 +1,1 @@
+"""Leader and worker: one authenticated session between them, two clocks, one generation at a time."""

@@ -1,0 +1,1 @@
+"""config.toml as one frozen Config."""

@@ -1,0 +1,1 @@
+"""The supervised engine: how a rank is built, run, followed and asked."""

@@ -1,0 +1,1 @@
+"""The cable: what is there, what it joins, and whether it carries."""

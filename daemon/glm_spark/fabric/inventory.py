@@ -1,0 +1,89 @@
+"""What one Spark has: netdevs, RoCE devices, routes. Frozen data; it crosses the wire to the leader."""
+
+from __future__ import annotations
+
+import ipaddress
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from glm_spark.finding import Finding
+
+
+class Read(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class NetDev(Read):
+    """A network device. `addresses` are IPv4 in prefix form ("192.168.100.1/24"); speed in Mb/s, None unknown."""
+
+    name: str
+    index: int
+    mac: str = ""
+    mtu: int
+    operstate: str = ""
+    carrier: bool = False
+    speed: int | None = None
+    kind: str = ""  # "" for hardware; veth, bridge, wireguard, ... for virtual ones
+    addresses: tuple[str, ...] = ()
+    pci: str = ""  # "0000:01:00.0", empty where there is none
+    port: str = ""  # phys_port_name ("p0") or the port number of the PCIe function, where known
+
+    def address_facing(self, peer: str) -> str | None:
+        """This netdev's address in the subnet that holds `peer`, or None."""
+        for text in self.addresses:
+            interface = ipaddress.IPv4Interface(text)
+            if ipaddress.IPv4Address(peer) in interface.network:
+                return str(interface.ip)
+        return None
+
+
+class Gid(Read):
+    """An entry of a device's GID table. `kind` is "RoCE v1", "RoCE v2" or "IB"; `address` the IPv4 in it or ""."""
+
+    index: int
+    gid: str
+    kind: str
+    netdev: str = ""
+    address: str = ""
+
+
+class RdmaDevice(Read):
+    """An RDMA device's first port. MTU in bytes; speed in Gb/s; state as verbs names it ("ACTIVE")."""
+
+    name: str
+    state: str
+    active_mtu: int = 0
+    speed: float | None = None
+    link_layer: str = "Ethernet"
+    netdev: str = ""
+    gids: tuple[Gid, ...] = ()
+    firmware: str = ""
+
+
+class Route(Read):
+    """How the kernel would reach an address."""
+
+    destination: str
+    netdev: str = ""  # empty: no route
+    source: str = ""
+    gateway: str = ""
+
+
+class Inventory(Read):
+    """One reading of a Spark. `default_netdev` carries the default route; `default_address` is its address."""
+
+    netdevs: tuple[NetDev, ...] = ()
+    devices: tuple[RdmaDevice, ...] = ()
+    routes: tuple[Route, ...] = ()
+    default_netdev: str = ""
+    default_address: str = ""
+    findings: tuple[Finding, ...] = Field(default=(), description="what could not be read")
+
+    def netdev(self, name: str) -> NetDev | None:
+        return next((netdev for netdev in self.netdevs if netdev.name == name), None)
+
+    def device_on(self, netdev: str) -> RdmaDevice | None:
+        return next((device for device in self.devices if device.netdev == netdev), None)
+
+    def route_to(self, address: str) -> Route | None:
+        return next((route for route in self.routes if route.destination == address), None)
