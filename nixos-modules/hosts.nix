@@ -1,0 +1,48 @@
+# What follows from the options for this one Spark. Pure; several topics read it.
+{ config, lib }:
+
+let
+  cfg = config.services.glm-spark;
+  hostName = config.networking.hostName;
+
+  short = name: builtins.head (lib.splitString "." name);
+  isThis = node: node.name == hostName || short node.name == hostName;
+  here = lib.filter isThis cfg.nodes;
+
+  names = if here == [ ] then [ hostName ] else [ (builtins.head here).name ] ++ [ hostName ];
+
+  # This Spark's address on a port, or null.
+  addressOn =
+    port:
+    if builtins.isString port.address then
+      port.address
+    else
+      let
+        found = lib.filter (name: port.address ? ${name}) names;
+      in
+      if found == [ ] then null else port.address.${builtins.head found};
+
+  ports = lib.filterAttrs (_: port: port.address != null) (
+    lib.mapAttrs (_: port: {
+      inherit (port) mtu;
+      address = addressOn port;
+    }) cfg.fabric.ports
+  );
+in
+{
+  inherit hostName ports;
+
+  # This Spark's entry of `nodes`, or null.
+  self = if here == [ ] then null else builtins.head here;
+
+  peers = lib.filter (node: !(isThis node)) cfg.nodes;
+
+  # Every netdev of the cable: those configured here and those that something else configures.
+  netdevs = lib.unique (lib.attrNames ports ++ cfg.fabric.netdevs);
+
+  container = cfg.settings.engine.runtime != "process";
+
+  # The daemon's own copy of the keys, renewed by every reload: under the process runtime it may not read the
+  # original, which is root's.
+  apiKeys = "/run/glm-spark/api-keys";
+}
