@@ -27,6 +27,8 @@ class NetDev(Read):
     addresses: tuple[str, ...] = ()
     pci: str = ""  # "0000:01:00.0", empty where there is none
     port: str = ""  # phys_port_name ("p0") or the port number of the PCIe function, where known
+    master: str = ""  # the bridge or bond that it belongs to
+    default_route: bool = False  # some default route leaves here
 
     def address_facing(self, peer: str) -> str | None:
         """This netdev's address in the subnet that holds `peer`, or None."""
@@ -69,15 +71,31 @@ class Route(Read):
     gateway: str = ""
 
 
+class Neighbour(Read):
+    """An IPv4 address that was seen on a netdev, with the hardware address that answered for it."""
+
+    netdev: str
+    address: str
+    mac: str = ""
+
+
 class Inventory(Read):
     """One reading of a Spark. `default_netdev` carries the default route; `default_address` is its address."""
 
     netdevs: tuple[NetDev, ...] = ()
     devices: tuple[RdmaDevice, ...] = ()
     routes: tuple[Route, ...] = ()
+    neighbours: tuple[Neighbour, ...] = ()
     default_netdev: str = ""
     default_address: str = ""
     findings: tuple[Finding, ...] = Field(default=(), description="what could not be read")
+
+    def netdev_with(self, address: str) -> NetDev | None:
+        """The netdev that carries an IPv4 address."""
+        return next(
+            (n for n in self.netdevs if any(text.split("/")[0] == address for text in n.addresses)),
+            None,
+        )
 
     def netdev(self, name: str) -> NetDev | None:
         return next((netdev for netdev in self.netdevs if netdev.name == name), None)
