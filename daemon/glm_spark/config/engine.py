@@ -1,0 +1,225 @@
+"""The engine's settings. The defaults are those of the MiaAI recipe v1.10 for TensorFold v0.6.0."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, field_validator
+
+from glm_spark.config.keys import (
+    GiB,
+    Line,
+    MountPath,
+    OptionalMountPath,
+    Port,
+    Seconds,
+    Section,
+    Share,
+    key,
+)
+
+NATIVE_CONTEXT = 1_048_576  # tokens; GLM-5.3-Flash's native window
+
+_WORD = r"^\S+$"
+_WORD_FORM = "text in quotes, not empty and without spaces"
+
+# A bound inside the union, so that "auto" is not measured against it.
+WholeOrAuto = Annotated[int, Field(ge=1, le=1 << 20)] | Literal["auto"]
+GiBOrAuto = Annotated[GiB, Field(ge=0, le=128)] | Literal["auto"]
+
+
+class Spill(Section):
+    gib: GiB = key(
+        0.0, why="size of the spill tier for cached prompts; 0: off", unit="GiB", agree=True, ge=0, le=1_000_000
+    )
+    directory: OptionalMountPath = key("", why="where the spill tier lies; needed when gib is above 0")
+    highwater: Share = key(0.70, why="share of the pool that starts spilling", agree=True, gt=0, le=1)
+    min_tokens: int = key(
+        8192, why="shorter prompts are not spilled", unit="tokens", agree=True, ge=0, le=NATIVE_CONTEXT
+    )
+    min_free_gib: GiB = key(50.0, why="disk left free", unit="GiB", agree=True, ge=0, le=1_000_000)
+    flush_seconds: Seconds = key(
+        60.0,
+        why="rank 0 may take this long to flush at a stop",
+        unit="s",
+        agree=True,
+        variable="TF_SPILL_FLUSH_S",
+        ge=0,
+        le=3600,
+    )
+
+
+def _tune(default: Any, variable: str, why: str, unit: str = "", **bounds: Any) -> Any:
+    return key(default, why=why, unit=unit, agree=True, variable=variable, **bounds)
+
+
+class Tuning(Section):
+    """What the recipe sets through TF_GLM_*, TF_ROCE_* and TENSORFOLD_*; "auto" depends on the number of Sparks."""
+
+    kv: Literal["fp8", "bf16"] = _tune("fp8", "TF_GLM_KV", "precision of the KV cache")
+    dense: str = _tune("q4", "TF_GLM_DENSE", "format of the dense layers", pattern=_WORD, form=_WORD_FORM)
+    mtp: str = _tune(
+        "auto", "TF_GLM_MTP", "use of the checkpoint's own prediction head", pattern=_WORD, form=_WORD_FORM
+    )
+    comm: Literal["auto", "roce", "nccl"] = _tune(
+        "auto",
+        "TF_GLM_COMM",
+        "who carries small all-gathers; auto: roce with two Sparks, nccl with three or over sockets",
+    )
+    copy_drafts: bool = _tune(True, "TF_GLM_COPY_DRAFTS", "draft by copying from the prompt")
+    copy_max: int = _tune(15, "TF_GLM_COPY_MAX", "longest copied draft", "tokens", ge=0, le=1024)
+    copy_reply_match: int = _tune(
+        16, "TF_GLM_COPY_REPLY_MATCH", "match needed to copy from the reply itself", "tokens", ge=0, le=1024
+    )
+    dflash_policy: str = _tune(
+        "fnc7:0.3", "TF_GLM_DFLASH_POLICY", "how DFlash2 chooses the length of a draft", pattern=_WORD, form=_WORD_FORM
+    )
+    hc_split: bool = _tune(
+        True, "TF_GLM_HC_SPLIT", "split hyper-connections across ranks; off when NCCL error 2 returns"
+    )
+    prefill_overlap: int = _tune(
+        2, "TF_GLM_PREFILL_OVERLAP", "prefill chunks that overlap with the cable; 0: none", ge=0, le=16
+    )
+    kda_chunked: bool = _tune(True, "TF_GLM_KDA_CHUNKED", "chunked linear attention in prefill")
+    wide_graphs: int = _tune(
+        16, "TF_GLM_WIDE_GRAPHS", "widest batch that is captured as a graph", "rows", ge=0, le=1024
+    )
+    multi_lone: bool = _tune(False, "TF_GLM_MULTI_LONE", "use the shared scheduler for a lone request too")
+    multi_window: WholeOrAuto = _tune(
+        "auto", "TF_GLM_MULTI_WINDOW", "batch window; auto: 32, or 64 above 4 requests", "rows"
+    )
+    multi_prefill: bool = _tune(True, "TF_GLM_MULTI_PREFILL", "prefill while others decode")
+    cache_entries: int = _tune(32, "TF_GLM_CACHE_ENTRIES", "prompts kept for reuse", ge=0, le=65536)
+    cache_gib: GiBOrAuto = _tune(
+        "auto", "TF_GLM_CACHE_GIB", "memory for kept prompts; auto: 12.5, or 32 with three Sparks", "GiB"
+    )
+    stream_smooth: bool = _tune(True, "TF_GLM_STREAM_SMOOTH", "even out the pace of a stream")
+    stream_smooth_ms: int = _tune(400, "TF_GLM_STREAM_SMOOTH_MS", "over how long", "ms", ge=0, le=60_000)
+    fill_budget_ms: int = _tune(
+        200, "TF_GLM_FILL_BUDGET_MS", "prefill time between decoding steps", "ms", ge=0, le=60_000
+    )
+    fill_drafts: bool = _tune(True, "TF_GLM_FILL_DRAFTS", "draft while prompts fill")
+    l2_prefetch: bool = _tune(True, "TF_GLM_L2PF", "prefetch weights into the L2 cache")
+    exl3_loads: str = _tune("nc", "TF_GLM_EXL3_LOADS", "how EXL3 kernels load weights", pattern=_WORD, form=_WORD_FORM)
+    shared_prefix: bool = _tune(True, "TF_GLM_SHARED_PREFIX", "requests share a common prefix in the cache")
+    nucleus_union: bool = _tune(True, "TENSORFOLD_NUCLEUS_UNION", "one nucleus for drafts and replies")
+    roce_max_kb: WholeOrAuto = _tune(
+        "auto", "TF_ROCE_MAX_KB", "largest all-gather over RoCE; auto: 512, or 1024 with a 64-row window", "KiB"
+    )
+    roce_wait_seconds: int = _tune(
+        300, "TF_ROCE_WAIT_S", "an all-gather over RoCE fails after so long", "s", ge=1, le=86_400
+    )
+    memory_reserve_gib: GiBOrAuto = _tune(
+        "auto",
+        "TENSORFOLD_MEMORY_RESERVE_GIB",
+        "memory left free; auto: 14.5, +0.95 a request past 4, +0.04 a window row past 32",
+        "GiB",
+    )
+
+
+_ENGINE_VARIABLE = re.compile(r"^(TENSORFOLD|TF_GLM|TF_ROCE)_[A-Z0-9_]+$")
+# Derived on each Spark from its own end of the cable; one value for all ranks would be wrong on most of them.
+_OWN_TO_A_SPARK = frozenset({"TF_ROCE_HCA"})
+
+
+def variables() -> dict[str, str]:
+    """The engine's variables that have a setting of their own, with that setting's path."""
+    found = {"TF_GLM_MAX_QUEUED": "engine.max_queued"}
+    for prefix, section in (("engine.tuning", Tuning), ("engine.spill", Spill)):
+        for name, field in section.model_fields.items():
+            extra = field.json_schema_extra
+            if isinstance(extra, dict) and extra["variable"]:
+                found[str(extra["variable"])] = f"{prefix}.{name}"
+    return found
+
+
+class Engine(Section):
+    runtime: Literal["podman", "docker", "process"] = key("podman", why="how a rank is run")
+    command: tuple[Line, ...] = key(
+        ("tensorfold",),
+        why='what stands before "serve"; with runtime = "process" it is run as it is',
+        form='a list such as ["tensorfold"], its first entry a program',
+        min_length=1,
+    )
+    image: str = key(
+        "ghcr.io/miaai-lab/glm-5.3-flash-exl3-2x-dgx-sparks-tensorfold@sha256:"
+        "bc34d7d63f978cf601f42863b284bc95a567c50c10e9adb0866a635be568bf5f",
+        why="the container image, pinned by digest",
+        agree=True,
+        pattern=r"^(localhost/[^\s]+|[A-Za-z0-9][^\s]*@sha256:[0-9a-f]{64}|sha256:[0-9a-f]{64})$",
+        form="an image pinned by its digest, NAME@sha256: and 64 hexadecimal digits, or localhost/NAME of your own",
+    )
+    http_port: Port = key(8889, why="where rank 0 serves on 127.0.0.1", agree=True)
+    master_port: Port = key(29551, why="the ranks' rendezvous; unauthenticated: keep it fenced", agree=True)
+    context: int = key(
+        NATIVE_CONTEXT,
+        why="prompt and reply together; 0: the largest that fits",
+        unit="tokens",
+        agree=True,
+        ge=0,
+        le=NATIVE_CONTEXT,
+    )
+    max_tokens: int = key(
+        32768,
+        why="longest reply when a request names none (4096 cuts answers)",
+        unit="tokens",
+        agree=True,
+        ge=1,
+        le=NATIVE_CONTEXT,
+    )
+    parallel: Annotated[int, Field(ge=1, le=8)] | Literal["auto"] = key(
+        "auto",
+        why="requests that decode together; auto: 1 with mtp; with dflash2 4, or 8 on three Sparks",
+        agree=True,
+    )
+    thinking: bool = key(True, why="the model thinks before it answers", agree=True)
+    thinking_budget: int = key(
+        0, why="longest thought; 0: no limit", unit="tokens", agree=True, ge=0, le=NATIVE_CONTEXT
+    )
+    reasoning_effort: Literal["", "low", "medium", "high", "xhigh"] = key(
+        "", why="how hard it thinks; empty: the engine's default", agree=True
+    )
+    vision: bool = key(False, why="accept pictures", agree=True)
+    vision_urls: bool = key(False, why="fetch pictures by URL; needs vision", agree=True)
+    max_queued: int = key(
+        0,
+        why="requests that may wait in the engine; 0: no limit",
+        agree=True,
+        variable="TF_GLM_MAX_QUEUED",
+        ge=0,
+        le=65536,
+    )
+    kernel_cache: MountPath = key("/var/cache/glm-spark/kernels", why="compiled kernels, a folder an image")
+    shm_gib: int = key(16, why="a container's shared memory", unit="GiB", ge=1, le=128)
+    spill: Spill = Field(default=Spill(), description="Cached prompts on disk.")
+    tuning: Tuning = Field(default=Tuning(), description="The recipe's settings of the engine.")
+    environment: dict[str, str] = key(
+        {},
+        why="further TENSORFOLD_*, TF_GLM_* and TF_ROCE_* values, for all ranks alike",
+        agree=True,
+        form='names and texts, such as { TF_GLM_EXAMPLE = "1" }',
+    )
+
+    @field_validator("command")
+    @classmethod
+    def _command(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if not all(value):
+            raise ValueError("an entry is empty")
+        return value
+
+    @field_validator("environment")
+    @classmethod
+    def _environment(cls, value: dict[str, str]) -> dict[str, str]:
+        """Names the engine knows, each set in one place only. An empty variable is never passed on."""
+        owned = variables()
+        for name, text in value.items():
+            if not _ENGINE_VARIABLE.match(name):
+                raise ValueError(f"{name[:60]!r}: only TENSORFOLD_*, TF_GLM_* and TF_ROCE_* names are passed on")
+            if name in owned:
+                raise ValueError(f"{name} has a setting of its own, {owned[name]}; set it there")
+            if name in _OWN_TO_A_SPARK:
+                raise ValueError(f"{name} follows from the cable on each Spark; leave it out")
+            if not text or not text.isprintable():
+                raise ValueError(f"{name} is empty or holds a control character; give it a value or leave it out")
+        return value
