@@ -1,0 +1,74 @@
+"""How the engine ends: refusals, and errors with the texts a supervisor keys on."""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+
+class Refusal(Exception):
+    """Ends the program with one stderr line `tensorfold: ...` and status 1."""
+
+
+class OutOfMemoryError(RuntimeError):
+    """CUDA's allocator gave up."""
+
+
+class DistNetworkError(RuntimeError):
+    """The rendezvous store could not be bound, or rank 0 went away."""
+
+
+# A traceback names an exception by module and class: these must read as PyTorch's own.
+OutOfMemoryError.__module__ = "torch"
+DistNetworkError.__module__ = "torch.distributed"
+
+NCCL = "NCCL error 2: unhandled system error (run with NCCL_DEBUG=INFO for details)"
+REG_MR = "NCCL WARN Call to ibv_reg_mr failed with error Cannot allocate memory"
+ROCE_SETUP = "RoCE all-gather setup failed on some rank: "
+ROCE_COUNTERS = "[doorbell 12, posted 12, completed 11, last 12]"
+ROCE_WRITE = (
+    "RoCE all-gather failed (sequence 12, peer 1, hca 0): RDMA write to rank 1 failed: "
+    f"transport retry counter exceeded (vendor_err 0x81, wr 12) {ROCE_COUNTERS}"
+)
+ROCE_LATE = f"RoCE all-gather failed (sequence 12, peer 1, hca 0) {ROCE_COUNTERS}"
+OUT_OF_STEP = "rank 1 answered round 11, not 12: the ranks are out of step: restart both"
+
+# kind -> (phase it strikes in, error). The phase is where the real one was seen to fail.
+START_FAILURES: dict[str, tuple[str, RuntimeError]] = {
+    "nccl": ("transport", RuntimeError(NCCL)),
+    "roce-write": ("transport", RuntimeError(ROCE_WRITE)),
+    "roce-late": ("transport", RuntimeError(ROCE_LATE)),
+    "roce-device": ("transport", RuntimeError(ROCE_SETUP + "RDMA device rocep1s0f0 not found")),
+    "roce-port": ("transport", RuntimeError(ROCE_SETUP + "rocep1s0f0 port 1 is not active")),
+    "roce-geometry": ("transport", RuntimeError(ROCE_SETUP + "the ranks' RoCE geometry differs")),
+    "oom": (
+        "weights",
+        OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has 1.21 GiB free."),
+    ),
+}
+
+# kind -> the log line of an engine that is broken for good while its process lives on.
+LATCHED: dict[str, str] = {
+    "request": "request error: RuntimeError: CUDA error: an illegal memory access was encountered",
+    "scheduler": "--parallel scheduler iteration failed: RuntimeError: CUDA error: unspecified launch failure",
+    "out-of-step": f"request error: RuntimeError: {OUT_OF_STEP}",
+    "roce-write": f"request error: RuntimeError: {ROCE_WRITE}",
+    "roce-late": f"request error: RuntimeError: {ROCE_LATE}",
+}
+
+
+def window_refusal(context: int, fitting: int) -> Refusal:
+    """The start-up refusal of a context that does not fit; `fitting` is M, in tokens."""
+    wanted = f"requested context {context}" if context else "the native window or any smaller one"
+    way_out = f"Use --context {fitting} with a smaller prompt/reply reserve, or " if fitting else "Please "
+    return Refusal(
+        f"CUDA startup memory budget cannot fit {wanted}; estimated largest fitting prompt-plus-reply "
+        f"window: {fitting} tokens across the ranks. {way_out}free memory or use smaller/quantized weights; "
+        "no model weights or KV caches have been loaded. KV precision is unchanged."
+    )
+
+
+def store_lost() -> NoReturn:
+    """What a rank above 0 raises when rank 0's store is gone."""
+    raise DistNetworkError(
+        "Failed to recv, got 0 bytes. Connection was likely closed. Did the remote server shutdown or crash?"
+    )

@@ -1,0 +1,299 @@
+"""A rank's start, phase by phase. Each phase is one function; PHASES is their order."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import NoReturn
+
+from glm_spark.standin.children import end_compilers, leave_grandchild, start_compiler
+from glm_spark.standin.console import BANNER, EXPERIMENTAL, say
+from glm_spark.standin.failures import (
+    NCCL,
+    REG_MR,
+    START_FAILURES,
+    DistNetworkError,
+    OutOfMemoryError,
+    Refusal,
+    window_refusal,
+)
+from glm_spark.standin.faults import Faults, FaultSource
+from glm_spark.standin.options import NATIVE_CONTEXT, ServeOptions
+from glm_spark.standin.rendezvous import Hub, Spoke, for_ever
+from glm_spark.standin.ring import Member
+from glm_spark.standin.rounds import POOL_TOKENS
+from glm_spark.standin.settings import difference, shared_settings
+from glm_spark.standin.transport import Transport, choose, nccl_lines, roce_line
+
+EXTENSION = "tensorfold_exl3"
+LOCK_LOOK_S = 0.1
+CACHE_SLOTS = 32
+LOAD_STEPS = 50
+
+
+@dataclass
+class Start:
+    """What the phases of one rank's start share."""
+
+    options: ServeOptions
+    faults: FaultSource
+    environment: Mapping[str, str]
+    store: Hub | Spoke
+    began: float = field(default_factory=time.monotonic)
+    member: Member | None = None
+    transport: Transport | None = None
+    window: int = NATIVE_CONTEXT  # tokens that fit on every rank
+    ballast: list[bytearray] = field(default_factory=list)
+
+    @property
+    def context(self) -> int:
+        return self.options.context or min(self.window, NATIVE_CONTEXT)
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self.began
+
+
+async def banner(start: Start) -> None:
+    print(BANNER, flush=True)
+    say(EXPERIMENTAL)
+
+
+async def loading(start: Start) -> None:
+    options = start.options
+    say(f"loading {options.served_name}: GLM-5.3-Flash (glm5_next) on CUDA, rank {options.rank} of {options.tp}")
+
+
+async def rendezvous(start: Start) -> None:
+    """Meets the other ranks; ends every rank when they were started with different settings."""
+    script = start.faults.now()
+    store, options = start.store, start.options
+    address = options.master or "127.0.0.1"
+    ring: tuple[str, int] = ("", 0)
+    if isinstance(store, Spoke):
+        address = (await store.connect(script.rendezvous_limit_s)).local_address
+    start.transport = choose(start.environment, address, script.nccl_fallback)
+    if isinstance(store, Spoke):
+        start.member = Member(store, start.faults)
+        ring = await start.member.listen(start.transport.address)
+    hello = {
+        "rank": options.rank,
+        "settings": shared_settings(options, start.environment),
+        "window": script.window if script.window >= 0 else NATIVE_CONTEXT,
+        "ring": ring,
+    }
+    world = await store.join(hello, script.rendezvous_limit_s)
+    start.window = min(one["window"] for one in world)
+    if text := difference([one["settings"] for one in world]):
+        raise RuntimeError(text)
+    if start.member:
+        await start.member.join(world)
+
+
+async def transport(start: Start) -> None:
+    assert start.transport
+    for line in nccl_lines(start.transport, start.options.rank, start.environment):
+        print(line, flush=True)
+    try:
+        await everyone(start, "transport")
+    except DistNetworkError:
+        await for_ever()  # a collective: a rank in it does not notice that rank 0 is gone
+    line = roce_line(start.transport, start.environment)
+    if line and start.options.rank == 0:
+        say(line)
+
+
+async def admission(start: Start) -> None:
+    """The memory estimate, and the refusal of a window that does not fit the smallest rank."""
+    options, script = start.options, start.faults.now()
+    if start.window <= 0 or options.context > start.window:
+        raise window_refusal(options.context, start.window)
+    say(
+        f"CUDA rank {options.rank} startup estimate {script.estimate_gib:.2f} GiB within "
+        f"{script.budget_gib:.2f} GiB; native {NATIVE_CONTEXT}, allocated prompt/reply window {start.context}, "
+        f"cache slots {CACHE_SLOTS}"
+    )
+
+
+async def weights(start: Start) -> None:
+    """No line of its own. Takes `delay_s.weights`, reading and keeping `memory_mib` in even steps."""
+    script = start.faults.now()
+    seconds = script.delay_s.get("weights", 0.0)
+    if not script.memory_mib:
+        await asyncio.sleep(seconds)
+        return
+    size = (script.memory_mib << 20) // LOAD_STEPS
+    for _ in range(LOAD_STEPS):
+        start.ballast.append(read_weights(size))
+        await asyncio.sleep(seconds / LOAD_STEPS)
+
+
+def read_weights(size: int) -> bytearray:
+    """So many bytes, read and held: both show in /proc, as a real load does."""
+    chunk = bytearray(size)
+    with open("/dev/zero", "rb", buffering=0) as source:
+        source.readinto(chunk)
+    return chunk
+
+
+async def kernels(start: Start) -> None:
+    """Says nothing when the kernel cache is warm: no delay, no compilers and no lock asked for."""
+    script = start.faults.now()
+    seconds = script.delay_s.get("kernels", 0.0)
+    if not (seconds or script.compilers or script.build_lock):
+        return
+    lock = script.build_lock
+    if lock:
+        await build_lock_free(lock, script.waiting_line_s)
+        os.close(os.open(lock, os.O_CREAT | os.O_WRONLY, 0o600))
+    say(f"building CUDA extension {EXTENSION} (first start after an install or update; later starts reuse it)")
+    compilers = [start_compiler() for _ in range(script.compilers)]
+    try:
+        await asyncio.sleep(seconds)
+    finally:
+        end_compilers(compilers)
+    if lock:
+        with suppress(FileNotFoundError):
+            os.unlink(lock)
+
+
+def locked(path: str) -> bool:
+    return os.path.exists(path)
+
+
+async def build_lock_free(lock: str, line_s: float) -> None:
+    """Waits, for ever if need be, for a lock file that a killed build left behind."""
+    if not locked(lock):
+        return
+    say(f"CUDA extension {EXTENSION} waits on the build lock {lock}; another process is building it")
+    began = said = time.monotonic()
+    while locked(lock):
+        await asyncio.sleep(LOCK_LOOK_S)
+        if time.monotonic() - said >= line_s:
+            said = time.monotonic()
+            say(f"still waiting after {said - began:.0f} s on the build lock {lock}; delete it if no build is running")
+
+
+async def meet(start: Start) -> None:
+    """Every rank waits here for the slowest one to finish loading."""
+    script, rank = start.faults.now(), start.options.rank
+
+    def line(seconds: float) -> None:
+        missing = ", ".join(str(one) for one in start.store.absent("loaded"))
+        say(f"rank {rank} finished loading; waiting for rank {missing} ({seconds:.0f} s)")
+
+    try:
+        async with asyncio.timeout(script.meet_limit_s):
+            await everyone(start, "loaded", script.waiting_line_s, line)
+    except TimeoutError:
+        missing = ", ".join(str(one) for one in start.store.absent("loaded"))
+        raise RuntimeError(f"rank {missing} did not finish loading in {script.meet_limit_s:.0f} s") from None
+
+
+async def ready(start: Start) -> None:
+    """The last line before serving; rank 0 says it before it binds its port."""
+    options = start.options
+    if start.faults.now().grandchild:
+        leave_grandchild()
+    if options.rank:
+        say(f"rank {options.rank} ready in {start.seconds:.1f}s, following rank 0")
+        return
+    if options.slots > 1:
+        say(
+            f"--parallel {options.slots}: up to {options.slots} requests decode together, their caches in one "
+            f"pool of {POOL_TOKENS} tokens (each up to {start.context}); a request that does not fit waits"
+        )
+    say(
+        f"serving {options.served_name} at http://{options.host}:{options.port}/v1 on CUDA, rank 0 of "
+        f"{options.tp} (sampling: temperature 1, top-p 0.95; context: {start.context}; "
+        f"loaded in {start.seconds:.1f}s)"
+    )
+
+
+PHASES: tuple[Callable[[Start], Awaitable[None]], ...] = (
+    banner,
+    loading,
+    rendezvous,
+    transport,
+    admission,
+    weights,
+    kernels,
+    meet,
+    ready,
+)
+PACED_INSIDE = ("weights", "kernels")
+
+
+async def run_phases(start: Start) -> None:
+    """The whole start. Raises Refusal, RuntimeError or OSError where the engine would end."""
+    for phase in PHASES:
+        name = phase.__name__
+        script = start.faults.now()
+        await strike(name, script, start)
+        if name not in PACED_INSIDE:
+            await asyncio.sleep(script.delay_s.get(name, 0.0))
+        await phase(start)
+
+
+async def strike(phase: str, script: Faults, start: Start) -> None:
+    """The faults that any phase can have: silence, an exit, one of the engine's own errors."""
+    if script.silent_phase == phase:
+        await for_ever()
+    if script.exit_phase == phase:
+        leave(script.exit_code)
+    if not script.fail_with:
+        return
+    where, error = START_FAILURES[script.fail_with]
+    if where == phase and fails_now(script, start):
+        if str(error) == NCCL:
+            print(f"{os.uname().nodename}:{os.getpid()}:{os.getpid()} [0] {REG_MR}", flush=True)
+        raise OutOfMemoryError(*error.args) if isinstance(error, OutOfMemoryError) else RuntimeError(*error.args)
+
+
+def fails_now(script: Faults, start: Start) -> bool:
+    """Counts this start in `counter_file` (one file a rank); True while it is among the first `fail_starts`."""
+    wanted = script.fail_unless
+    if wanted and all(start.environment.get(name) == value for name, value in wanted.items()):
+        return False
+    if not script.fail_starts:
+        return True
+    if not script.counter_file:
+        raise Refusal("TENSORFOLD_STANDIN: fail_starts needs counter_file")
+    path = f"{script.counter_file}.{start.options.rank}"
+    try:
+        with open(path, encoding="ascii") as file:
+            starts = int(file.read() or 0)
+    except FileNotFoundError:
+        starts = 0
+    with open(path, "w", encoding="ascii") as file:
+        file.write(str(starts + 1))
+    return starts < script.fail_starts
+
+
+def leave(code: int) -> NoReturn:
+    """Ends the process on the spot: with that status, or for a negative one with that signal."""
+    if code < 0:
+        signal.signal(-code, signal.SIG_DFL) if -code not in (signal.SIGKILL, signal.SIGSTOP) else None
+        os.kill(os.getpid(), -code)
+    os._exit(code)
+
+
+async def everyone(start: Start, place: str, line_s: float = 0.0, line: Callable[[float], None] | None = None) -> None:
+    """Waits until all ranks have come to `place`, calling `line` with the seconds every `line_s`."""
+    start.store.arrive(place)
+    began = time.monotonic()
+    lines = 1
+    while start.store.absent(place):
+        limit = max(0.0, began + lines * line_s - time.monotonic()) if line else None
+        try:
+            async with asyncio.timeout(limit):
+                await start.store.changed()
+        except TimeoutError:
+            if line:
+                line(lines * line_s)
+                lines += 1

@@ -1,0 +1,104 @@
+"""Which way the ranks' traffic goes, as NCCL and the engine report it.
+
+The seam for real RDMA: `choose` decides, `nccl_lines` and `roce_line` say it. Today the ranks talk over TCP
+whatever is said here.
+"""
+
+from __future__ import annotations
+
+import array
+import fcntl
+import os
+import socket
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+SIOCGIFADDR = 0x8915
+
+
+@dataclass(frozen=True)
+class Transport:
+    netdev: str
+    address: str  # IPv4 of netdev: what the ranks' own sockets bind to
+    devices: tuple[str, ...]  # RDMA devices in use; empty = NCCL fell back to TCP
+    gathers_over_roce: bool
+    most_kib: int
+
+
+def address_of(netdev: str) -> str:
+    """The netdev's IPv4 address, "" when it has none or does not exist."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        request = array.array("B", struct.pack("256s", netdev.encode()[:15]))
+        try:
+            fcntl.ioctl(probe.fileno(), SIOCGIFADDR, request)
+        except OSError:
+            return ""
+    return socket.inet_ntoa(request[20:24].tobytes())
+
+
+def netdev_for(wanted: str, fallback_address: str) -> tuple[str, str]:
+    """NCCL's choice of (netdev, IPv4) for a NCCL_SOCKET_IFNAME: a list of name beginnings, `=` for whole names.
+
+    Unset, the netdev that already reaches rank 0 is used. Raises RuntimeError with NCCL's error when a list is
+    given and nothing on this Spark matches.
+    """
+    for _, name in socket.if_nameindex():
+        address = address_of(name)
+        if not wanted and address == fallback_address:
+            return name, address
+        for one in filter(None, wanted.split(",")):
+            matches = name == one[1:] if one.startswith("=") else name.startswith(one)
+            if matches and address:
+                return name, address
+    if wanted:
+        raise RuntimeError(
+            "NCCL error 3: internal error - please report this issue to the NCCL developers "
+            f"(Bootstrap : no socket interface found for NCCL_SOCKET_IFNAME={wanted})"
+        )
+    return "lo", fallback_address or "127.0.0.1"
+
+
+def names_in(listed: str) -> tuple[str, ...]:
+    """Device names of a NCCL_IB_HCA or TF_ROCE_HCA value, without `=` and port numbers."""
+    return tuple(one.split(":")[0] for one in listed.removeprefix("=").split(",") if one)
+
+
+def choose(environment: Mapping[str, str], fallback_address: str, fallback: bool = False) -> Transport:
+    """What this rank's environment asks for. `fallback` = NCCL gives up on RDMA, as with a wrong device name."""
+    netdev, address = netdev_for(environment.get("NCCL_SOCKET_IFNAME", ""), fallback_address)
+    listed = names_in(environment.get("NCCL_IB_HCA", ""))
+    verbs = environment.get("NCCL_IB_DISABLE", "0") != "1" and not fallback
+    over_roce = environment.get("TF_GLM_COMM", "nccl") == "roce"
+    return Transport(
+        netdev=netdev,
+        address=address,
+        devices=listed if verbs else (),
+        gathers_over_roce=over_roce,
+        most_kib=int(environment.get("TF_ROCE_MAX_KB", "512")),
+    )
+
+
+def nccl_lines(transport: Transport, rank: int, environment: Mapping[str, str]) -> list[str]:
+    """NCCL's INFO lines about its network, empty unless NCCL_DEBUG asks for them."""
+    if environment.get("NCCL_DEBUG", "").upper() not in ("INFO", "TRACE"):
+        return []
+    head = f"{socket.gethostname()}:{os.getpid()}:{os.getpid()} [0] NCCL INFO"
+    oob = f"{transport.netdev}:{transport.address}<0>"
+    if transport.devices:
+        used = " ".join(f"[{index}]{name}:1/RoCE" for index, name in enumerate(transport.devices))
+        network = [f"{head} NET/IB : Using {used} [RO]; OOB {oob}", f"{head} Using network IB"]
+    else:
+        network = [f"{head} NET/Socket : Using [0]{oob}", f"{head} Using network Socket"]
+    return [f"{head} Bootstrap: Using {oob}", *network, f"{head} comm 0x55d0c0de rank {rank} Init COMPLETE"]
+
+
+def roce_line(transport: Transport, environment: Mapping[str, str]) -> str:
+    """Rank 0's line about small all-gathers over RoCE, "" when NCCL carries them all."""
+    if not transport.gathers_over_roce:
+        return ""
+    devices = names_in(environment.get("TF_ROCE_HCA", "")) or transport.devices or ("rocep1s0f0",)
+    return (
+        f"all-gathers up to {transport.most_kib} KiB over RoCE ({', '.join(devices)}; "
+        "b12x's RoCEnante transport), larger ones over NCCL"
+    )
