@@ -192,14 +192,14 @@ class Engine(Section):
     )
     kernel_cache: MountPath = key("/var/cache/glm-spark/kernels", why="compiled kernels, a folder an image")
     shm_gib: int = key(16, why="a container's shared memory", unit="GiB", ge=1, le=128)
-    spill: Spill = Field(default=Spill(), description="Cached prompts on disk.")
-    tuning: Tuning = Field(default=Tuning(), description="The recipe's settings of the engine.")
     environment: dict[str, str] = key(
         {},
         why="further TENSORFOLD_*, TF_GLM_* and TF_ROCE_* values, for all ranks alike",
         agree=True,
         form='names and texts, such as { TF_GLM_EXAMPLE = "1" }',
     )
+    spill: Spill = Field(default=Spill(), description="Cached prompts on disk.")
+    tuning: Tuning = Field(default=Tuning(), description="The recipe's settings of the engine.")
 
     @field_validator("command")
     @classmethod

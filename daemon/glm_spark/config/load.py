@@ -63,16 +63,17 @@ def _text(source: str) -> str:
         raise ConfigFault((_unopened(error),), source) from None
     except ValueError:  # a NUL in the path
         raise ConfigFault(("not a usable path",), clean(source)) from None
-    with os.fdopen(handle, "rb") as file:
+    try:
         kind = os.fstat(handle).st_mode
         if stat.S_ISDIR(kind):
             raise ConfigFault(("is a directory; give the path of the file in it",), source)
         if not stat.S_ISREG(kind):
             raise ConfigFault(("is not a regular file",), source)
-        try:
-            raw = file.read(LARGEST_FILE + 1)
-        except OSError as error:
-            raise ConfigFault((f"cannot be read: {error.strerror}",), source) from None
+        raw = _all(handle)
+    except OSError as error:
+        raise ConfigFault((f"cannot be read: {error.strerror}",), source) from None
+    finally:
+        os.close(handle)
     if len(raw) > LARGEST_FILE:
         raise ConfigFault(("larger than 1 MiB, which no configuration is",), source)
     try:
@@ -80,6 +81,14 @@ def _text(source: str) -> str:
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
         raise ConfigFault((f"not UTF-8 text: line {line} has a byte that is not; save it as UTF-8",), source) from None
+
+
+def _all(handle: int) -> bytes:
+    """The file up to one byte more than is allowed."""
+    raw = b""
+    while len(raw) <= LARGEST_FILE and (piece := os.read(handle, LARGEST_FILE + 1 - len(raw))):
+        raw += piece
+    return raw
 
 
 def _unopened(error: OSError) -> str:

@@ -72,7 +72,7 @@ def _read(path: Path, node: str, *, private: bool) -> bytes:
             raise fault("missing", "no such file", "a file that holds the shared secret", make) from None
         fix = f"Make it readable for the daemon's user: chown {os.geteuid()} {path}."
         raise fault("unreadable", error.strerror or "cannot be opened", "a readable file", fix) from None
-    with os.fdopen(handle, "rb") as file:
+    try:
         status = os.fstat(handle)
         if not stat.S_ISREG(status.st_mode):
             raise fault("unreadable", "not a regular file", "a file that holds the shared secret", make)
@@ -82,10 +82,11 @@ def _read(path: Path, node: str, *, private: bool) -> bytes:
         if private and status.st_uid not in (0, os.geteuid()):
             owner = f"owned by user id {status.st_uid}"
             raise fault("wrong-owner", owner, "owned by root or the daemon's user", f"Run chown root {path}.")
-        try:
-            content = file.read(LONGEST + 1)
-        except OSError as error:
-            raise fault("unreadable", error.strerror or "cannot be read", "a readable file", make) from None
+        content = os.read(handle, LONGEST + 1)
+    except OSError as error:
+        raise fault("unreadable", error.strerror or "cannot be read", "a readable file", make) from None
+    finally:
+        os.close(handle)
     token = content.strip()
     if len(content) > LONGEST:
         raise fault("too-long", f"more than {LONGEST} bytes", f"{SHORTEST} to {LONGEST} bytes", make)
