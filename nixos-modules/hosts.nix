@@ -22,6 +22,12 @@ let
       in
       if found == [ ] then null else port.address.${builtins.head found};
 
+  ownDirectories = [
+    "/var/lib/glm-spark"
+    "/var/cache/glm-spark"
+    "/run/glm-spark"
+  ];
+
   ports = lib.filterAttrs (_: port: port.address != null) (
     lib.mapAttrs (_: port: {
       inherit (port) mtu;
@@ -41,6 +47,19 @@ in
   netdevs = lib.unique (lib.attrNames ports ++ cfg.fabric.netdevs);
 
   container = cfg.settings.engine.runtime != "process";
+
+  # Directories a rank writes to that are not below the unit's own.
+  writable = lib.unique (
+    lib.filter (
+      path: path != "" && !(lib.any (own: path == own || lib.hasPrefix "${own}/" path) ownDirectories)
+    ) (
+      [
+        cfg.settings.model.cache
+        cfg.settings.engine.kernel_cache
+        (cfg.settings.engine.spill.directory or "")
+      ]
+    )
+  );
 
   # The daemon's own copy of the keys, renewed by every reload: under the process runtime it may not read the
   # original, which is root's.

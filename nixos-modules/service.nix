@@ -1,0 +1,112 @@
+# The units: the daemon's, and the small one that starts it.
+{
+  config,
+  lib,
+  pkgs,
+  utils,
+  ...
+}:
+
+let
+  cfg = config.services.glm-spark;
+  hosts = import ./hosts.nix { inherit config lib; };
+  inherit (hosts) container;
+
+  systemctl = "${config.systemd.package}/bin/systemctl";
+  install = "${pkgs.coreutils}/bin/install";
+  user = if container then "root" else "glm-spark";
+
+  # "-": keys that are not there are the daemon's to report, with the name of the option. "+": as root.
+  copyKeys = lib.optional (cfg.apiKeysFile != null) (
+    "-+"
+    + utils.escapeSystemdExecArgs [
+      install
+      "-m"
+      "0600"
+      "-o"
+      user
+      "-g"
+      "glm-spark"
+      cfg.apiKeysFile
+      hosts.apiKeys
+    ]
+  );
+
+  # The limit is lost whenever the driver starts anew, so every start sets it. A GPU that refuses it still
+  # serves: "-".
+  nvidiaSmi = "${config.hardware.nvidia.package.bin}/bin/nvidia-smi";
+  limited = cfg.gpu.clockLimitMHz != null;
+
+  plan = import ./unit.nix {
+    inherit (cfg.settings.engine) runtime;
+    start = utils.escapeSystemdExecArgs [
+      (lib.getExe cfg.package)
+      "run"
+      "--config"
+      "/etc/glm-spark/config.toml"
+    ];
+    tokenFile = if cfg.tokenFile == null then "/etc/glm-spark/token" else cfg.tokenFile;
+    startPre =
+      copyKeys
+      ++ lib.optional limited "-+${nvidiaSmi} --lock-gpu-clocks=0,${toString cfg.gpu.clockLimitMHz}";
+    stopPost = lib.optional limited "-+${nvidiaSmi} --reset-gpu-clocks";
+    reload = copyKeys ++ [ "${pkgs.coreutils}/bin/kill -HUP $MAINPID" ];
+    writable = hosts.writable;
+  };
+
+  together = lib.foldl' (all: entry: all // entry.set) { };
+in
+{
+  config = lib.mkIf cfg.enable {
+    environment.systemPackages = [ cfg.package ];
+
+    environment.etc."glm-spark/config.toml".source =
+      (pkgs.formats.toml { }).generate "glm-spark-config.toml" cfg.settings;
+
+    # Members may use the local verbs of `glm-spark`.
+    users.groups.glm-spark = { };
+    users.users.glm-spark = lib.mkIf (!container) {
+      isSystemUser = true;
+      group = "glm-spark";
+      home = "/var/lib/glm-spark";
+      description = "GLM-5.3-Flash on DGX Sparks";
+    };
+
+    systemd.services.glm-spark = {
+      inherit (plan) description after;
+      unitConfig = together plan.unit;
+      serviceConfig = together plan.service;
+      # A switch must not touch this unit: see below.
+      restartIfChanged = false;
+    };
+
+    # `systemctl start glm-spark` by hand waits until the set is live, which is what one wants by hand. A boot
+    # and a switch must not: Spark 1 is switched while Spark 2 is off, and then live never comes. A unit of
+    # Type=notify is "activating" until it says READY, and both multi-user.target and switch-to-configuration
+    # wait for whatever they start, restart or reload themselves.
+    #
+    # So nothing that waits ever has a job on glm-spark.service. It is wanted by no target and exempt from the
+    # switch (restartIfChanged above, and no reload triggers). This unit stands in for it. It is done as soon as
+    # it has queued the job, and the switch does with it what it would have done with the daemon:
+    #   boot, or the first switch with the service enabled   start   -> queue a start
+    #   the daemon's unit changed, the package for one        restart -> queue a restart
+    #   only config.toml changed                              reload  -> SIGHUP
+    # The signal, not `systemctl reload`: a reload job on a unit that still starts would take the place of the
+    # start job for which somebody may be waiting. The daemon stopped by hand stays stopped while nothing
+    # changes. A switch that disables the service stops the daemon like any other.
+    #
+    # Until READY `systemctl is-system-running` says "starting", because a job is queued; nothing depends on it.
+    systemd.services.glm-spark-boot = {
+      description = "Start glm-spark without waiting for the other Sparks";
+      wantedBy = [ "multi-user.target" ];
+      restartTriggers = [ config.systemd.units."glm-spark.service".text ];
+      reloadTriggers = [ config.environment.etc."glm-spark/config.toml".source ];
+      serviceConfig = {
+        Type = "oneshot";
+        RemainAfterExit = true;
+        ExecStart = "${systemctl} --no-block restart glm-spark.service";
+        ExecReload = "-${systemctl} kill --kill-whom=main --signal=HUP glm-spark.service";
+      };
+    };
+  };
+}
