@@ -33,6 +33,10 @@ class Source(Protocol):
 
     def status(self) -> Status: ...
 
+    def restarts(self) -> int:
+        """Starts of the whole set in this daemon's life, the first not counted."""
+        ...
+
     def incidents(self) -> list[dict[str, Any]]: ...
 
     async def plan(self) -> dict[str, Any]:

@@ -1,0 +1,179 @@
+"""The API keys of `api.keys_file`: one a line, compared in constant time, read again when the file changes."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import os
+import stat
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from glm_spark.finding import Finding, Severity
+
+LOOK_SECONDS = 1.0  # the file is looked at no more often than this
+READ_SECONDS = 1.0  # a disk that takes longer keeps the keys known so far
+MAX_BYTES = 1 << 20
+
+Answer = TypeVar("Answer")
+_Stamp = tuple[int, int, int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    stamp: _Stamp | None
+    digests: tuple[bytes, ...]
+    finding: Finding | None
+
+
+def fingerprint(key: bytes) -> str:
+    """Names a key in counters without giving it away: the first 8 hex digits of its SHA-256."""
+    return hashlib.sha256(key).hexdigest()[:8]
+
+
+def presented_key(headers: Mapping[str, str]) -> bytes | None:
+    """The key of `Authorization: Bearer KEY`, else of `x-api-key: KEY`; None without either."""
+    scheme, _, credential = headers.get("Authorization", "").partition(" ")
+    key = credential.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "").strip()
+    return key.encode("utf-8", "surrogateescape") if key else None
+
+
+def _parse(text: bytes) -> tuple[bytes, ...]:
+    """The SHA-256 of each key; blank lines and lines that start with # are not keys."""
+    lines = (line.strip() for line in text.splitlines())
+    return tuple(hashlib.sha256(line).digest() for line in lines if line and not line.startswith(b"#"))
+
+
+def _read(path: Path, node: str, known: _Reading) -> _Reading:
+    """Blocking: the keys as they are in the file now; `known` itself when the file has not changed."""
+
+    def unusable(stamp: _Stamp | None, measured: str, fix: str) -> _Reading:
+        finding = Finding(
+            code="api.keys-file",
+            severity=Severity.ERROR,
+            node=node,
+            subject=f"{path} (api.keys_file)",
+            measured=f"{measured}, so no API key is valid",
+            wanted="a file of mode 0600 with one key a line",
+            fix=fix,
+        )
+        return _Reading(stamp, (), finding)
+
+    try:
+        # O_NONBLOCK: a FIFO in its place must not hold the reader.
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError as fault:
+        return unusable(
+            None, f"cannot be read ({os.strerror(fault.errno or 0)})", f"Create it: install -m 0600 KEYS {path}."
+        )
+    with os.fdopen(descriptor, "rb") as file:
+        was = os.fstat(descriptor)
+        stamp = (was.st_ino, was.st_mode, was.st_size, was.st_mtime_ns, was.st_ctime_ns)
+        if stamp == known.stamp:
+            return known
+        if not stat.S_ISREG(was.st_mode):
+            return unusable(stamp, "not a regular file", "Name a plain file.")
+        if was.st_mode & 0o077:
+            return unusable(
+                stamp, f"mode {stat.S_IMODE(was.st_mode):04o}, others can read it", f"Run chmod 0600 {path}."
+            )
+        text = file.read(MAX_BYTES + 1)
+    if len(text) > MAX_BYTES:
+        return unusable(stamp, f"larger than {MAX_BYTES} bytes", "Keep one key a line and nothing else in it.")
+    digests = _parse(text)
+    if not digests:
+        return unusable(stamp, "holds no key", "Write at least one key into it.")
+    return _Reading(stamp, digests, None)
+
+
+async def _aside(call: Callable[[], Answer]) -> Answer:
+    """Run a blocking call in a thread of its own, which a disk that never answers can neither make the pool's
+    other users wait for nor keep the daemon from ending (asyncio's own pool is joined at exit)."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[Answer] = loop.create_future()
+
+    def settle(answer: Answer | None, fault: BaseException | None) -> None:
+        if done.done():
+            return
+        if fault is not None:
+            done.set_exception(fault)
+        else:
+            done.set_result(answer)  # type: ignore[arg-type]
+
+    def work() -> None:
+        answer, fault = None, None
+        try:
+            answer = call()
+        except Exception as raised:  # noqa: BLE001  (handed to the waiting coroutine)
+            fault = raised
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(settle, answer, fault)
+
+    threading.Thread(target=work, name="keys-file", daemon=True).start()
+    return await done
+
+
+class Keys:
+    """The keys of one file. `finding` is what is wrong with it now, None when it is fine."""
+
+    def __init__(self, path: Path, node: str) -> None:
+        self._path = path
+        self._node = node
+        self._known = _Reading(None, (), None)
+        self._looked = float("-inf")
+        self._look: asyncio.Task[_Reading] | None = None
+        self._late: Finding | None = None
+
+    @property
+    def finding(self) -> Finding | None:
+        return self._late or self._known.finding
+
+    async def refresh(self) -> None:
+        """Read the file again when it changed, at most once in LOOK_SECONDS; returns within READ_SECONDS."""
+        if self._look is None:
+            if time.monotonic() - self._looked < LOOK_SECONDS:
+                return
+            known = self._known
+            self._looked = time.monotonic()
+            self._look = asyncio.create_task(_aside(lambda: _read(self._path, self._node, known)))
+        look = self._look
+        done, _ = await asyncio.wait({look}, timeout=READ_SECONDS)
+        if not done:
+            self._late = self._late_finding()
+            return
+        if self._look is look:
+            self._look, self._late = None, None
+            self._known = look.result()
+
+    async def admit(self, headers: Mapping[str, str]) -> str | None:
+        """The fingerprint of the valid key that a request carries, or None."""
+        await self.refresh()
+        key = presented_key(headers)
+        if key is None:
+            return None
+        digest = hashlib.sha256(key).digest()
+        # Every key is compared, whichever fits: the time tells nothing about which one did.
+        fits = 0
+        for known in self._known.digests:
+            fits |= hmac.compare_digest(digest, known)
+        return fingerprint(key) if fits else None
+
+    def close(self) -> None:
+        if self._look is not None:
+            self._look.cancel()
+
+    def _late_finding(self) -> Finding:
+        return Finding(
+            code="api.keys-file-late",
+            severity=Severity.WARNING,
+            node=self._node,
+            subject=f"{self._path} (api.keys_file)",
+            measured=f"not read within {READ_SECONDS:g} s; the keys known before stay valid",
+            wanted="a disk that answers",
+            fix="Look at the disk that holds it.",
+        )
