@@ -24,8 +24,7 @@ NATIVE_CONTEXT = 1_048_576  # tokens; GLM-5.3-Flash's native window
 _WORD = r"^\S+$"
 _WORD_FORM = "text in quotes, not empty and without spaces"
 
-# A bound inside the union, so that "auto" is not measured against it.
-WholeOrAuto = Annotated[int, Field(ge=1, le=1 << 20)] | Literal["auto"]
+# The bound stands inside the union, so that "auto" is not measured against it.
 GiBOrAuto = Annotated[GiB, Field(ge=0, le=128)] | Literal["auto"]
 
 
@@ -57,63 +56,82 @@ def _tune(default: Any, variable: str, why: str, unit: str = "", **bounds: Any) 
 class Tuning(Section):
     """What the recipe sets through TF_GLM_*, TF_ROCE_* and TENSORFOLD_*; "auto" depends on the number of Sparks."""
 
-    kv: Literal["fp8", "bf16"] = _tune("fp8", "TF_GLM_KV", "precision of the KV cache")
-    dense: str = _tune("q4", "TF_GLM_DENSE", "format of the dense layers", pattern=_WORD, form=_WORD_FORM)
-    mtp: str = _tune(
-        "auto", "TF_GLM_MTP", "use of the checkpoint's own prediction head", pattern=_WORD, form=_WORD_FORM
+    kv: Literal["fp8", "bf16"] = _tune("fp8", "TF_GLM_KV", "precision of the KV cache; bf16 halves what fits")
+    dense: Literal["q4", "fp8", "bf16"] = _tune(
+        "q4", "TF_GLM_DENSE", "the weights outside the experts; fp8 and bf16 are slower and larger"
+    )
+    mtp: Literal["auto", "0", "1"] = _tune(
+        "auto", "TF_GLM_MTP", "load the checkpoint's own drafting head; auto: only where it drafts"
     )
     comm: Literal["auto", "roce", "nccl"] = _tune(
         "auto",
         "TF_GLM_COMM",
-        "who carries small all-gathers; auto: roce with two Sparks, nccl with three or over sockets",
+        "small all-gathers as RDMA writes or over NCCL; auto: roce with two Sparks, nccl with three or over sockets",
     )
-    copy_drafts: bool = _tune(True, "TF_GLM_COPY_DRAFTS", "draft by copying from the prompt")
-    copy_max: int = _tune(15, "TF_GLM_COPY_MAX", "longest copied draft", "tokens", ge=0, le=1024)
+    copy_drafts: bool = _tune(True, "TF_GLM_COPY_DRAFTS", "draft what followed the same words earlier")
+    copy_max: int = _tune(15, "TF_GLM_COPY_MAX", "longest copied draft of a round", "tokens", ge=0, le=64)
     copy_reply_match: int = _tune(
-        16, "TF_GLM_COPY_REPLY_MATCH", "match needed to copy from the reply itself", "tokens", ge=0, le=1024
+        16, "TF_GLM_COPY_REPLY_MATCH", "copy from the reply itself only after so long a match", "tokens", ge=0, le=1024
     )
     dflash_policy: str = _tune(
-        "fnc7:0.3", "TF_GLM_DFLASH_POLICY", "how DFlash2 chooses the length of a draft", pattern=_WORD, form=_WORD_FORM
+        "fnc7:0.3", "TF_GLM_DFLASH_POLICY", "when a chain of DFlash2's drafts ends", pattern=_WORD, form=_WORD_FORM
     )
     hc_split: bool = _tune(
-        True, "TF_GLM_HC_SPLIT", "split hyper-connections across ranks; off when NCCL error 2 returns"
+        True, "TF_GLM_HC_SPLIT", "split prompt chunks between the Sparks; false when NCCL error 2 returns, and slower"
     )
     prefill_overlap: int = _tune(
-        2, "TF_GLM_PREFILL_OVERLAP", "prefill chunks that overlap with the cable; 0: none", ge=0, le=16
+        2, "TF_GLM_PREFILL_OVERLAP", "how far the split's exchanges overlap with work; 0: not", ge=0, le=2
     )
-    kda_chunked: bool = _tune(True, "TF_GLM_KDA_CHUNKED", "chunked linear attention in prefill")
+    kda_chunked: bool = _tune(True, "TF_GLM_KDA_CHUNKED", "faster prompt kernel, close to the serial one's arithmetic")
     wide_graphs: int = _tune(
-        16, "TF_GLM_WIDE_GRAPHS", "widest batch that is captured as a graph", "rows", ge=0, le=1024
+        16, "TF_GLM_WIDE_GRAPHS", "verify windows up to this run as CUDA graphs; 0: off", "rows", ge=0, le=64
     )
-    multi_lone: bool = _tune(False, "TF_GLM_MULTI_LONE", "use the shared scheduler for a lone request too")
-    multi_window: WholeOrAuto = _tune(
-        "auto", "TF_GLM_MULTI_WINDOW", "batch window; auto: 32, or 64 above 4 requests", "rows"
+    multi_lone: bool = _tune(
+        False, "TF_GLM_MULTI_LONE", "one-stream graphs for a lone request; evicts other conversations' kept prompts"
     )
-    multi_prefill: bool = _tune(True, "TF_GLM_MULTI_PREFILL", "prefill while others decode")
-    cache_entries: int = _tune(32, "TF_GLM_CACHE_ENTRIES", "prompts kept for reuse", ge=0, le=65536)
+    multi_window: Annotated[int, Field(ge=16, le=64, multiple_of=8)] | Literal["auto"] = _tune(
+        "auto",
+        "TF_GLM_MULTI_WINDOW",
+        "all requests' verify windows of a round together; auto: 32, or 64 above 4 requests",
+        "rows",
+        form='a whole number of rows from 16 to 64 in steps of 8, or "auto",',
+    )
+    multi_prefill: bool = _tune(True, "TF_GLM_MULTI_PREFILL", "fill waiting prompts together")
+    cache_entries: int = _tune(
+        32, "TF_GLM_CACHE_ENTRIES", "prompt states kept for reuse, about 45 MiB each", ge=0, le=4096
+    )
     cache_gib: GiBOrAuto = _tune(
-        "auto", "TF_GLM_CACHE_GIB", "memory for kept prompts; auto: 12.5, or 32 with three Sparks", "GiB"
+        "auto", "TF_GLM_CACHE_GIB", "most that kept prompts may take; auto: 12.5, or 32 with three Sparks", "GiB"
     )
-    stream_smooth: bool = _tune(True, "TF_GLM_STREAM_SMOOTH", "even out the pace of a stream")
-    stream_smooth_ms: int = _tune(400, "TF_GLM_STREAM_SMOOTH_MS", "over how long", "ms", ge=0, le=60_000)
+    stream_smooth: bool = _tune(True, "TF_GLM_STREAM_SMOOTH", "stream tokens at a steady pace")
+    stream_smooth_ms: int = _tune(400, "TF_GLM_STREAM_SMOOTH_MS", "text appears that much later", "ms", ge=0, le=60_000)
     fill_budget_ms: int = _tune(
-        200, "TF_GLM_FILL_BUDGET_MS", "prefill time between decoding steps", "ms", ge=0, le=60_000
+        200,
+        "TF_GLM_FILL_BUDGET_MS",
+        "a prompt fills in slices of this while others decode; 0: whole",
+        "ms",
+        ge=0,
+        le=60_000,
     )
-    fill_drafts: bool = _tune(True, "TF_GLM_FILL_DRAFTS", "draft while prompts fill")
-    l2_prefetch: bool = _tune(True, "TF_GLM_L2PF", "prefetch weights into the L2 cache")
-    exl3_loads: str = _tune("nc", "TF_GLM_EXL3_LOADS", "how EXL3 kernels load weights", pattern=_WORD, form=_WORD_FORM)
-    shared_prefix: bool = _tune(True, "TF_GLM_SHARED_PREFIX", "requests share a common prefix in the cache")
-    nucleus_union: bool = _tune(True, "TENSORFOLD_NUCLEUS_UNION", "one nucleus for drafts and replies")
-    roce_max_kb: WholeOrAuto = _tune(
-        "auto", "TF_ROCE_MAX_KB", "largest all-gather over RoCE; auto: 512, or 1024 with a 64-row window", "KiB"
+    fill_drafts: bool = _tune(True, "TF_GLM_FILL_DRAFTS", "the others go on drafting meanwhile")
+    l2_prefetch: bool = _tune(True, "TF_GLM_L2PF", "fetch the next kernels' weights into L2 during all-gathers")
+    exl3_loads: Literal["nc", "0"] = _tune(
+        "nc", "TF_GLM_EXL3_LOADS", "how the expert kernel loads weights; 0: TensorFold's own way"
+    )
+    shared_prefix: bool = _tune(True, "TF_GLM_SHARED_PREFIX", "conversations with one system prompt share its state")
+    nucleus_union: bool = _tune(
+        True, "TENSORFOLD_NUCLEUS_UNION", "sample from all ranks' candidates together; false is several times slower"
+    )
+    roce_max_kb: Annotated[int, Field(ge=1, le=65536)] | Literal["auto"] = _tune(
+        "auto", "TF_ROCE_MAX_KB", "largest all-gather over RoCE; auto: 512, or 16 a row of a wider window", "KiB"
     )
     roce_wait_seconds: int = _tune(
-        300, "TF_ROCE_WAIT_S", "an all-gather over RoCE fails after so long", "s", ge=1, le=86_400
+        300, "TF_ROCE_WAIT_S", "an all-gather over RoCE fails after waiting so long for a peer", "s", ge=1, le=3600
     )
     memory_reserve_gib: GiBOrAuto = _tune(
         "auto",
         "TENSORFOLD_MEMORY_RESERVE_GIB",
-        "memory left free; auto: 14.5, +0.95 a request past 4, +0.04 a window row past 32",
+        "left free of what is available; auto: 14.5, +0.95 a request past 4, +0.04 a window row past 32",
         "GiB",
     )
 
@@ -162,7 +180,7 @@ class Engine(Section):
     )
     max_tokens: int = key(
         32768,
-        why="longest reply when a request names none (4096 cuts answers)",
+        why="longest reply when a request names none; 4096 cuts answers",
         unit="tokens",
         agree=True,
         ge=1,
@@ -180,7 +198,7 @@ class Engine(Section):
     reasoning_effort: Literal["", "low", "medium", "high", "xhigh"] = key(
         "", why="how hard it thinks; empty: the engine's default", agree=True
     )
-    vision: bool = key(False, why="accept pictures", agree=True)
+    vision: bool = key(True, why="accept pictures; takes about 1.8 GiB on the leader", agree=True)
     vision_urls: bool = key(False, why="fetch pictures by URL; needs vision", agree=True)
     max_queued: int = key(
         0,
@@ -191,7 +209,7 @@ class Engine(Section):
         le=65536,
     )
     kernel_cache: MountPath = key("/var/cache/glm-spark/kernels", why="compiled kernels, a folder an image")
-    shm_gib: int = key(16, why="a container's shared memory", unit="GiB", ge=1, le=128)
+    shm_gib: int = key(16, why="shared memory of a container", unit="GiB", ge=1, le=128)
     environment: dict[str, str] = key(
         {},
         why="further TENSORFOLD_*, TF_GLM_* and TF_ROCE_* values, for all ranks alike",

@@ -110,7 +110,14 @@ class Fabric(Section):
     )
     mtu: int = key(9000, why="the MTU wanted on both ends", unit="bytes", ge=1280, le=65535)
     allow_link_local: bool = key(False, why="169.254.x.x addresses change at reboots; true accepts them")
-    nccl_channels: int = key(4, why="NCCL_MIN_NCHANNELS and NCCL_MAX_NCHANNELS, as the recipe", agree=True, ge=1, le=32)
+    nccl_channels: int = key(
+        4,
+        why="NCCL's channels, most and least; its own choice is slower",
+        agree=True,
+        variable="NCCL_MIN_NCHANNELS, NCCL_MAX_NCHANNELS",
+        ge=1,
+        le=32,
+    )
     hold_seconds: Seconds = key(
         5.0, why="a lost carrier stops the ranks only after this long", unit="s", effect=Effect.LIVE, ge=0, le=600
     )
@@ -176,7 +183,12 @@ ServedName = Annotated[Line, Field(pattern=SERVED_NAME, max_length=200)]
 
 class Model(Section):
     name: ServedName = key("GLM-5.3-Flash-EXL3", why="the name clients ask for", agree=True, form=SERVED_NAME_FORM)
-    alias: tuple[ServedName, ...] = key((), why="further names that clients may ask for", agree=True)
+    alias: tuple[ServedName, ...] = key(
+        (),
+        why="further names that clients may ask for",
+        agree=True,
+        form="a list of names without spaces that do not start with -",
+    )
     repository: str = key(
         "Mia-AiLab/GLM-5.3-Flash-EXL3-4bpw-TensorFold",
         why="the checkpoint",
@@ -317,8 +329,12 @@ class Config(Section):
 
     @property
     def roce_max_kb(self) -> int:
+        """KiB of the largest all-gather over RoCE: 512, and 1024 with a 64-row window."""
         limit = self.engine.tuning.roce_max_kb
-        return limit if limit != "auto" else (1024 if self.multi_window >= 64 else 512)
+        if limit != "auto":
+            return limit
+        # A row of the window is 16 KiB of an all-gather.
+        return 16 * self.multi_window if self.multi_window > 32 else 512
 
     @property
     def cache_gib(self) -> float:

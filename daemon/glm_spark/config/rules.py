@@ -94,6 +94,9 @@ def _engine(config: Config) -> list[Fault]:
     engine = config.engine
     if engine.vision_urls and not engine.vision:
         found.append(Fault("engine.vision_urls", "true needs engine.vision = true", ("engine.vision",)))
+    if engine.tuning.prefill_overlap and not engine.tuning.hc_split:
+        text = f"{engine.tuning.prefill_overlap} needs engine.tuning.hc_split = true; without the split set it to 0"
+        found.append(Fault("engine.tuning.prefill_overlap", text, ("engine.tuning.hc_split",)))
     if engine.spill.gib > 0 and not engine.spill.directory:
         text = "missing; engine.spill.gib is above 0, so say where the spill tier lies"
         found.append(Fault("engine.spill.directory", text, ("engine.spill.gib",)))
