@@ -48,6 +48,25 @@ def host_pid() -> int:
     return int(os.environ[MARK].split(":", 1)[0])
 
 
+def mark() -> str:
+    """What marks a process as one of this enclosure; a process that joins sets it in its environment."""
+    return os.environ[MARK]
+
+
+def join(init: int) -> None:
+    """Enters the enclosure whose init has this process id; children of the caller are in it fully.
+
+    PermissionError when it belongs to another user."""
+    flags = kernel.NEWNS | kernel.NEWPID
+    if os.stat(f"/proc/{init}/ns/user") != os.stat("/proc/self/ns/user"):
+        flags |= kernel.NEWUSER
+    descriptor = os.pidfd_open(init)
+    try:
+        kernel.setns(descriptor, flags)
+    finally:
+        os.close(descriptor)
+
+
 def command(argv: Sequence[str]) -> list[str]:
     """The argv that runs `argv` in an enclosure, from any working directory (see `environment`)."""
     return [sys.executable, "-m", "tests.enclosure", *argv]

@@ -11,8 +11,9 @@ from typing import Any, Self
 
 from tests import enclosure
 from tests.sparks import settings, wiring
+from tests.sparks.holder import Holder
 from tests.sparks.layout import Layout, Twin, describe
-from tests.sparks.spark import Holder, Spark
+from tests.sparks.spark import Spark
 
 _HOLD_ROOM = "set -e; echo ready; exec cat >/dev/null"
 

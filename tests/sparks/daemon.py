@@ -79,6 +79,10 @@ class Daemon:
     def running(self) -> bool:
         return self.process is not None and self.process.poll() is None
 
+    @property
+    def returncode(self) -> int | None:
+        return None if self.process is None else self.process.poll()
+
     def signal(self, number: int) -> None:
         if self.running:
             os.kill(self.pid, number)

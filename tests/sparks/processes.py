@@ -88,15 +88,22 @@ def _marked() -> Iterator[Rank]:
     for pid in pids():
         try:
             raw = (_PROC / str(pid) / "environ").read_bytes()
-            argv = (_PROC / str(pid) / "cmdline").read_bytes()
         except (FileNotFoundError, ProcessLookupError, PermissionError):
             continue
         pairs = (entry.partition("=") for entry in raw.decode(errors="replace").split("\0"))
         values = {name: value for name, _, value in pairs}
         generation = values.get(_GENERATION, "")
         if _CLUSTER in values and _NODE in values and generation.isdigit():
-            words = tuple(argv.decode(errors="replace").rstrip("\0").split("\0"))
-            yield Rank(pid, values[_CLUSTER], int(generation), values[_NODE], words)
+            yield Rank(pid, values[_CLUSTER], int(generation), values[_NODE], argv(pid))
+
+
+def argv(pid: int) -> tuple[str, ...]:
+    """The command line of a process, empty when it is gone."""
+    try:
+        raw = (_PROC / str(pid) / "cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return ()
+    return tuple(raw.decode(errors="replace").rstrip("\0").split("\0"))
 
 
 def environment_of(pid: int) -> dict[str, str]:

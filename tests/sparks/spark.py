@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import json
 import os
-import queue
 import signal
 import socket as sockets
 import subprocess
-import threading
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import aiohttp
 
-from tests.enclosure import ROOT, kernel
+from tests.enclosure import ROOT
 from tests.sparks import processes
+from tests.sparks.holder import Holder, entering
 from tests.sparks.layout import SparkPlan
-
-T = TypeVar("T")
 
 # A Spark's memory as its kernel shows it with nothing loaded: 128 GB unified, 121.7 GiB of it usable.
 TOTAL_KIB = int(121.7 * 1024**2)
@@ -39,6 +35,15 @@ exec cat >/dev/null
 """
 
 
+def directories(directory: Path) -> dict[str, str]:
+    """The three directories of a Spark's daemon, as systemd sets them for a service."""
+    return {
+        "RUNTIME_DIRECTORY": str(directory / "run"),
+        "STATE_DIRECTORY": str(directory / "state"),
+        "CACHE_DIRECTORY": str(directory / "cache"),
+    }
+
+
 @dataclass(frozen=True)
 class Reply:
     """An HTTP answer, read whole."""
@@ -53,75 +58,6 @@ class Reply:
     @property
     def text(self) -> str:
         return self.body.decode(errors="replace")
-
-
-class Holder:
-    """A process in namespaces of its own, and a thread in the same network namespace.
-
-    A socket belongs to the network namespace of the thread that makes it, whoever uses it later."""
-
-    def __init__(self, name: str, arguments: Sequence[str], script: str) -> None:
-        self.process = subprocess.Popen(
-            ["unshare", "--net", "--uts", "--mount", "sh", "-c", script, name, *arguments],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        assert self.process.stdout is not None
-        if self.process.stdout.readline().strip() != "ready":
-            self.process.wait()
-            raise RuntimeError(f"the namespaces of {name} could not be made (exit {self.process.returncode})")
-        self.pid = self.process.pid
-        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._work, name=f"inside {name}", daemon=True)
-        self._thread.start()
-
-    def _work(self) -> None:
-        descriptor = os.open(f"/proc/{self.pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            kernel.setns(descriptor, kernel.NEWNET)
-        finally:
-            os.close(descriptor)
-        while (job := self._jobs.get()) is not None:
-            job()
-
-    def call(self, function: Callable[[], T]) -> T:
-        """Runs a quick function in the network namespace; its exception is raised here."""
-        done: concurrent.futures.Future[T] = concurrent.futures.Future()
-
-        def job() -> None:
-            try:
-                done.set_result(function())
-            except BaseException as error:  # noqa: BLE001  handed to the caller, who waits for it
-                done.set_exception(error)
-
-        self._jobs.put(job)
-        return done.result(timeout=30)
-
-    def enter(self, *, cwd: Path) -> list[str]:
-        """What stands before a command so that it runs inside; the command keeps the process id."""
-        return ["nsenter", "-t", str(self.pid), "-n", "-u", "-m", "--", "env", "-C", str(cwd)]
-
-    def ip(self, lines: Sequence[str]) -> None:
-        """Runs `ip -batch`; CalledProcessError with ip's own words when a line fails."""
-        result = subprocess.run(
-            ["nsenter", "-t", str(self.pid), "-n", "ip", "-batch", "-"],
-            input="\n".join(lines) + "\n",
-            text=True,
-            capture_output=True,
-        )
-        if result.returncode != 0:
-            raise RuntimeError(f"ip refused: {result.stderr.strip()} (lines: {list(lines)})")
-
-    def close(self) -> None:
-        self._jobs.put(None)
-        self._thread.join()
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.process.stdin.close()
-        self.process.stdout.close()
-        self.process.kill()
-        self.process.wait()
 
 
 class Spark:
@@ -141,12 +77,7 @@ class Spark:
 
     @property
     def environment(self) -> dict[str, str]:
-        """The three directories as systemd sets them for a service."""
-        return {
-            "RUNTIME_DIRECTORY": str(self.directory / "run"),
-            "STATE_DIRECTORY": str(self.directory / "state"),
-            "CACHE_DIRECTORY": str(self.directory / "cache"),
-        }
+        return directories(self.directory)
 
     @property
     def control_socket(self) -> Path:
@@ -179,7 +110,7 @@ class Spark:
         """Starts a program inside; the Popen's pid is the program's own. `env` is added to this process's
         environment and the Spark's directories."""
         full = {**os.environ, **self.environment, **(env or {})}
-        return subprocess.Popen([*self.holder.enter(cwd=ROOT), *argv], env=full, **options)
+        return subprocess.Popen([*entering(self.holder.pid, ROOT), *argv], env=full, **options)
 
     def run(
         self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, timeout: float = 60
@@ -187,7 +118,7 @@ class Spark:
         """Runs a program inside to its end, output captured as text."""
         full = {**os.environ, **self.environment, **(env or {})}
         return subprocess.run(
-            [*self.holder.enter(cwd=ROOT), *argv], env=full, timeout=timeout, capture_output=True, text=True
+            [*entering(self.holder.pid, ROOT), *argv], env=full, timeout=timeout, capture_output=True, text=True
         )
 
     def socket(self, family: int = sockets.AF_INET, kind: int = sockets.SOCK_STREAM) -> sockets.socket:
