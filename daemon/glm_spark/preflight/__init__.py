@@ -1,1 +1,1 @@
-"""Checks before a start, one file each; they read and probe, and change nothing."""
+"""What must hold on this Spark before a rank is started: one file a check, read-only, each under a deadline."""
