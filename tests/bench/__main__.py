@@ -1,0 +1,65 @@
+"""`python -m tests.bench [NAME ...] [--quick] [--check]`."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+import time
+from collections.abc import Awaitable, Callable
+
+from rich.console import Console
+
+from tests import enclosure
+from tests.bench import machine, measures, report
+from tests.enclosure import ROOT
+
+RESULT = ROOT / ".cache/bench.json"
+Measure = Callable[[bool], Awaitable[list[report.Figure]]]
+
+MEASURES: dict[str, Measure] = {
+    "start": lambda quick: measures.start_to_live(2 if quick else 5),
+    "killed": lambda quick: measures.rank_killed(2 if quick else 5),
+    "idle": lambda quick: measures.idle(5 if quick else 20),
+    "first": lambda quick: measures.first_token(50 if quick else 300),
+    "streams": lambda quick: measures.many_streams(50, 100.0, 4 if quick else 12),
+}
+
+
+async def run(names: list[str], quick: bool, console: Console) -> list[report.Figure]:
+    figures: list[report.Figure] = []
+    for name in names:
+        with console.status(f"measuring: {name}"):
+            found = await MEASURES[name](quick)
+        if not console.is_terminal:
+            print(f"measured: {name}", file=sys.stderr, flush=True)
+        figures += found
+    return figures
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="./dev bench", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"some of: {', '.join(MEASURES)} (default: all)")
+    parser.add_argument("--quick", action="store_true", help="fewer repetitions")
+    parser.add_argument("--check", action="store_true", help="exit status 1 when a wanted figure is missed")
+    arguments = parser.parse_args()
+    if unknown := set(arguments.names) - set(MEASURES):
+        parser.error(f"no such measurement: {', '.join(sorted(unknown))}; known: {', '.join(MEASURES)}")
+    if not enclosure.inside():
+        command = enclosure.command([sys.executable, "-m", "tests.bench", *sys.argv[1:]])
+        os.execve(command[0], command, enclosure.environment(os.environ))
+    console = Console(highlight=False)
+    described = machine.describe()
+    console.print(machine.sentence(described), soft_wrap=True)
+    figures = asyncio.run(run(arguments.names or list(MEASURES), arguments.quick, console))
+    console.print(report.table(figures))
+    when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    report.save(RESULT, described, when, figures)
+    console.print(f"written to {RESULT.relative_to(ROOT)}")
+    missed = [figure.name for figure in figures if figure.met is False]
+    return 1 if arguments.check and missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
