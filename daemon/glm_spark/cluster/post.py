@@ -1,0 +1,263 @@
+"""This Spark's rank under the leader's goals: made ready, started once a generation, ended.
+
+Level-triggered: `pursue` takes a whole goal, the loop brings the Spark there from wherever it is, and `report`
+says where it is. Leader and worker both have one; the leader's takes its goals without a wire.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from glm_spark.cluster.generation import GenerationFile
+from glm_spark.cluster.lease import boottime
+from glm_spark.cluster.protocol import Goal, Report
+from glm_spark.engine import processes, progress
+from glm_spark.engine.rank import Rank
+from glm_spark.engine.runtime import Runtime
+from glm_spark.engine.spec import RankSpec
+from glm_spark.finding import Finding, Severity
+from glm_spark.status import WorkerState
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+PROGRESS_SECONDS = 1.0
+LOOK_SECONDS = 5.0
+DISK_SECONDS = 10.0  # a generation is one small fsync; a disk that needs longer is in trouble
+
+
+class NotReady(Exception):
+    """This Spark cannot take the rank now, and why."""
+
+    def __init__(self, *findings: Finding) -> None:
+        super().__init__("; ".join(str(finding) for finding in findings))
+        self.findings = findings
+
+
+@dataclass(frozen=True, slots=True)
+class Trade:
+    """What a post needs of the rest of its Spark.
+
+    `preflight` returns the findings of a check before a start; `specify` builds the rank of a goal and raises
+    NotReady when this Spark cannot translate the rails; `recruit` makes a Rank of it.
+    """
+
+    preflight: Callable[[], Awaitable[tuple[Finding, ...]]]
+    specify: Callable[[Goal], Awaitable[RankSpec]]
+    recruit: Callable[[RankSpec], Rank]
+    runtime: Runtime
+
+
+class Post:
+    def __init__(
+        self,
+        node: str,
+        cluster: str,
+        trade: Trade,
+        generations: GenerationFile,
+        on_change: Callable[[], None],
+    ) -> None:
+        self.node = node
+        self._cluster = cluster
+        self._trade = trade
+        self._generations = generations
+        self._on_change = on_change
+        self._wake = asyncio.Event()
+        self._goal = Goal(generation=0, phase="idle")
+        self._seen = 0
+        self._state: WorkerState = "armed"
+        self._prepared: int | None = None
+        self._reason: Finding | None = None
+        self._findings: tuple[Finding, ...] = ()
+        self._rank: Rank | None = None
+        self._life: asyncio.Task[None] | None = None
+        self._silent = 0.0
+        self._started: int | None = None  # the generation whose rank was started; never twice
+        self.leaving = False
+
+    @property
+    def report(self) -> Report:
+        return Report(
+            state=self._state,
+            generation=self._seen,
+            prepared=self._prepared,
+            rank=self._rank.view if self._rank else None,
+            reason=self._reason,
+            findings=self._findings,
+            leaving=self.leaving,
+            silent_seconds=round(self._silent),
+        )
+
+    @property
+    def occupied(self) -> bool:
+        """True while a rank of ours may be alive."""
+        return self._life is not None
+
+    def pursue(self, goal: Goal) -> None:
+        """Takes the leader's goal. A start older than one already seen is refused; idle is always obeyed."""
+        if goal.phase != "idle" and goal.generation < self._seen:
+            self._reason = Finding(
+                code="cluster.generation-old",
+                severity=Severity.ERROR,
+                node=self.node,
+                subject="start of the set",
+                measured=f"generation {goal.generation}",
+                wanted=f"{self._seen} or later",
+                fix="Nothing to do: the leader counts on from here.",
+            )
+            self._on_change()
+            return
+        if goal == self._goal:
+            return
+        self._goal = goal
+        # Ending a rank does not wait for whatever the loop is doing, such as a preflight that takes its time.
+        self._end_unwanted()
+        self._wake.set()
+
+    def nudge(self) -> None:
+        """The rank changed."""
+        self._wake.set()
+        self._on_change()
+
+    async def run(self) -> None:
+        """Owns the rank; when cancelled, ends it first."""
+        self._seen = await self._disk(self._generations.read)
+        await self._sweep()
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._watch_progress(), name="progress")
+                while True:
+                    self._wake.clear()
+                    await self._advance()
+                    self._on_change()
+                    await self._wake.wait()
+        finally:
+            await self._vacate()
+
+    async def _watch_progress(self) -> None:
+        """Measures how long a loading rank has made no progress; 0 while none loads."""
+        watch, generation = progress.Watch(), 0
+        while True:
+            await asyncio.sleep(PROGRESS_SECONDS)
+            view = self._rank.view if self._rank is not None and self._life is not None else None
+            if view is None or view.pid is None or view.state != "loading":
+                self._silent = 0.0
+                continue
+            if view.generation != generation:
+                watch, generation = progress.Watch(), view.generation
+            look = functools.partial(progress.look, view.pid, view.phase, boottime())
+            try:
+                watch.add(await processes.aside(look, LOOK_SECONDS))
+            except TimeoutError:
+                continue  # a stuck process; nothing is concluded from that
+            self._silent = watch.silent_for
+
+    async def _advance(self) -> None:
+        goal = self._goal
+        self._end_unwanted()
+        await self._bury()
+        if self.occupied and goal.generation == self._started and goal.phase == "run":
+            self._state = "running"
+            return
+        if self.occupied:
+            self._state = "stopping"
+            return
+        if goal.phase == "idle":
+            self._state, self._prepared, self._reason = "armed", None, goal.reason
+            return
+        if goal.generation == self._started:
+            # Its rank was started and has ended. A lost rank cannot rejoin: only a new generation starts another.
+            self._state, self._reason = "failed", self._why_ended()
+            return
+        try:
+            if self._prepared != goal.generation:
+                await self._prepare(goal)
+            if goal.phase == "run" and self._goal == goal:
+                await self._start(goal)
+        except NotReady as refusal:
+            self._state, self._reason = "failed", refusal.findings[0]
+            self._findings = (*self._findings, *refusal.findings)
+
+    async def _prepare(self, goal: Goal) -> None:
+        self._state, self._reason, self._findings = "preparing", None, ()
+        self._rank = None
+        self._on_change()
+        if goal.generation > self._seen:
+            await self._disk(lambda: self._generations.write(goal.generation))
+            self._seen = goal.generation
+        await self._sweep()
+        self._findings = await self._trade.preflight()
+        errors = tuple(finding for finding in self._findings if finding.severity is Severity.ERROR)
+        if errors:
+            self._state, self._reason = "failed", errors[0]
+            return
+        await self._trade.specify(goal)  # a rail this Spark cannot translate shows here, before anything starts
+        self._prepared = goal.generation
+        self._state = "armed"
+
+    async def _start(self, goal: Goal) -> None:
+        if self._prepared != goal.generation:
+            return
+        spec = await self._trade.specify(goal)
+        if self._goal != goal:
+            return
+        self._started = goal.generation
+        self._rank = self._trade.recruit(spec)
+        self._life = asyncio.create_task(self._rank.run(), name=f"rank {spec.rank}")
+        self._life.add_done_callback(lambda _task: self._wake.set())
+        self._state = "running"
+
+    def _why_ended(self) -> Finding | None:
+        findings = self._rank.view.findings if self._rank else ()
+        return next((finding for finding in findings if finding.severity is Severity.ERROR), None)
+
+    def _end_unwanted(self) -> None:
+        if self._rank is None or self._life is None:
+            return
+        if self._goal.phase != "run" or self._goal.generation != self._started:
+            self._rank.stop(graceful=not self._goal.hard)
+
+    async def _bury(self) -> None:
+        """Takes the result of a rank that ended; an error in following it is the daemon's and ends the daemon."""
+        if self._life is None or not self._life.done():
+            return
+        life, self._life = self._life, None
+        await life
+
+    async def _vacate(self) -> None:
+        if self._rank is not None and self._life is not None:
+            self._rank.stop(graceful=False)
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.shield(self._life)
+            self._life = None
+
+    async def _sweep(self) -> None:
+        ended = await self._trade.runtime.sweep(self._cluster, self.node)
+        for text in ended:
+            log.warning("ended a leftover of an earlier life: %s", text, extra={"code": "engine.leftover"})
+
+    async def _disk(self, work: Callable[[], T]) -> T:
+        """Runs a small read or write off the loop; NotReady when the disk refuses or does not answer."""
+        try:
+            return await processes.aside(work, DISK_SECONDS)
+        except TimeoutError:
+            measured = f"no answer within {DISK_SECONDS:g} s"
+        except OSError as error:
+            measured = error.strerror or str(error)
+        raise NotReady(
+            Finding(
+                code="disk.generation",
+                severity=Severity.ERROR,
+                node=self.node,
+                subject="the generation file in the state directory",
+                measured=measured,
+                wanted="a disk that takes one small write",
+                fix="See df -h and journalctl -k on this Spark.",
+            )
+        )

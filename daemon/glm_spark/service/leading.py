@@ -1,0 +1,272 @@
+"""The leader's Spark: the course with its peers and the endpoint, told to systemd, the journal and the API."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from glm_spark.api.front import BindFault, Front
+from glm_spark.api.gate import Gate
+from glm_spark.api.source import Readiness, Refused
+from glm_spark.cluster import tell
+from glm_spark.cluster.course import Course
+from glm_spark.cluster.leader import Crew, Leader
+from glm_spark.cluster.peer import Peer
+from glm_spark.cluster.witness import Witness
+from glm_spark.config.model import Config, Node
+from glm_spark.engine import tensorfold
+from glm_spark.fabric import links
+from glm_spark.finding import Finding, Severity
+from glm_spark.service import memory
+from glm_spark.service.pulse import Pulse
+from glm_spark.service.station import Station
+from glm_spark.status import Status
+
+log = logging.getLogger(__name__)
+
+BIND_AGAIN_SECONDS = 2.0
+TELL_SECONDS = 2.0  # how old a live set's figures may be on a worker
+INCIDENTS = 50
+
+
+class Leading:
+    """Fulfils api.source.Source on the leader."""
+
+    def __init__(self, station: Station, pulse: Callable[[], Pulse]) -> None:
+        self._station = station
+        self._pulse = pulse
+        self.gate = Gate()
+        self.front = Front(station.config, self.gate, self)
+        self._front_fault: Finding | None = None
+        self._incidents: deque[dict[str, Any]] = deque(maxlen=INCIDENTS)
+        self._since = time.time()
+        self._told: tuple[str, str | None] = ("", None)
+        self._told_at = 0.0
+        self._stepped_at = time.monotonic()
+        me = station.self()
+        config = station.config
+        peers = tuple(self._peer(node) for node in config.node[1:])
+        witness = Witness(
+            node=station.place.me,
+            base_url=f"http://127.0.0.1:{config.engine.http_port}",
+            model=lambda: station.config.model.name,
+            answer_seconds=lambda: station.config.timeouts.answer_seconds,
+            on_news=self.changed,
+        )
+        crew = Crew(peers, station.post, witness, self.gate)
+        self._witness = witness
+        self._peers = peers
+        self.leader = Leader(lambda: station.config, me, crew, self._obstacles, self._stepped)
+        station.on_inventory.append(lambda _inventory: self._rewire())
+
+    def changed(self) -> None:
+        self.leader.changed()
+
+    def reload(self, config: Config) -> None:
+        """Takes over a changed configuration. The next session compares the settings again."""
+        self.front.reload(config)
+        for peer in self._peers:
+            peer.forget()
+        self.changed()
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.leader.run(), name="leader")
+            tasks.create_task(self._serve(), name="endpoint")
+
+    async def leave(self, drain: bool) -> None:
+        """Stops the set everywhere, rank 0 first; returns when nothing runs or the time is up."""
+        stop = self._station.config.stop
+        spill = self._station.config.engine.spill
+        limit = (stop.drain_seconds if drain else 0) + 2 * stop.kill_seconds + (spill.flush_seconds if spill.gib else 0)
+        self.leader.stop()
+        try:
+            async with asyncio.timeout(limit + 5):
+                while not self.leader.at_rest:
+                    await self.leader.stepped()
+        except TimeoutError:
+            log.error("the set did not stop within %.0f s; ending this Spark's rank", limit + 5)
+        await self.front.stop()
+
+    def healthy(self) -> bool:
+        """The course moves: it is stepped four times a second."""
+        return time.monotonic() - self._stepped_at < 10.0
+
+    def headline(self) -> str:
+        """One line for systemd's STATUS=."""
+        course = self.leader.course
+        if self.leader.ready():
+            return f"live: {self._station.config.model.name} on port {self._station.config.api.port}"
+        reason = f": {course.reason}" if course.reason else ""
+        return f"{course.state}{reason}"
+
+    # -- Source ------------------------------------------------------------------------------------------------
+
+    def readiness(self) -> Readiness:
+        return self.leader.readiness()
+
+    def status(self) -> Status:
+        world = self.leader.world
+        known = tell.Known(
+            course=self.leader.course,
+            sparks=world.sparks,
+            found=self.leader.found(),
+            ready=self.leader.ready(),
+            since=self._since,
+            memory=memory.read(),
+            health=self._witness.health,
+            tokens_per_second=self._witness.tokens_per_second,
+            warnings=(*self.front.findings(), *self._station.watcher.findings),
+        )
+        return tell.leader_status(self._station.config, known)
+
+    def restarts(self) -> int:
+        return max(0, self.leader.course.starts - 1)
+
+    def incidents(self) -> list[dict[str, Any]]:
+        return list(self._incidents)
+
+    async def restart(self) -> Refused | None:
+        self.leader.restart()
+        return None
+
+    async def stop(self) -> Refused | None:
+        self.leader.stop()
+        return None
+
+    async def check(self) -> list[Finding]:
+        return list(await self._station.preflight("check"))
+
+    async def plan(self) -> dict[str, Any]:
+        """Every rank as it would be started now, from what each Spark last said of itself."""
+        config = self._station.config
+        found = self.leader.found()
+        inventories = {s.name: s.inventory for s in self.leader.world.sparks if s.inventory is not None}
+        findings = list(found.findings)
+        ranks = []
+        for rank, node in enumerate(config.node):
+            inventory = inventories.get(node.name)
+            if inventory is None:
+                continue
+            rails, faults = links.local_rails(config, node.name, inventory, found.links)
+            findings.extend(faults)
+            try:
+                master = links.master_address(config, node.name, found.links, inventory)
+                netdev = links.bootstrap_netdev(config, node.name, inventory, rails)
+            except links.Unresolved as unresolved:
+                findings.append(unresolved.finding)
+                continue
+            spec = tensorfold.rank_spec(config, node.name, 0, rails, master, netdev, self.leader.course.variant)
+            ranks.append(
+                {"node": node.name, "rank": rank, "argv": list(spec.argv), "environment": dict(spec.environment)}
+            )
+        status = links.link_status(config, inventories, found.links)
+        return {
+            "links": [link.model_dump(mode="json") for link in status],
+            "ranks": ranks,
+            "findings": [finding.model_dump(mode="json") for finding in findings],
+        }
+
+    # -- the world's side --------------------------------------------------------------------------------------
+
+    def _peer(self, node: Node) -> Peer:
+        station, timeouts = self._station, self._station.config.timeouts
+        return Peer(
+            node,
+            station.config.control.port,
+            station.self(),
+            station.token,
+            timeouts.suspect_seconds,
+            timeouts.lease_seconds,
+            route=lambda: self._route(node),
+            on_change=self.changed,
+        )
+
+    def _route(self, node: Node) -> links.Dial | Finding:
+        """The way to a worker as the kernel would go now."""
+        station = self._station
+        inventory = station.watcher.inventory
+        if inventory is None:
+            return next(iter(station.watcher.findings), _unread(station.place.me))
+        return links.dial(station.config, station.place.me, inventory, node)
+
+    def _rewire(self) -> None:
+        for peer in self._peers:
+            peer.wake()
+        self.changed()
+
+    def _obstacles(self) -> tuple[Finding, ...]:
+        faults = [self._front_fault] if self._front_fault else []
+        return (*faults, *self._station.watcher.findings)
+
+    async def _serve(self) -> None:
+        """Keeps the endpoint bound. A taken port is mended from outside: it is tried again and shown meanwhile."""
+        while True:
+            try:
+                await self.front.start()
+            except BindFault as fault:
+                if fault.finding != self._front_fault:
+                    log.error("%s", fault.finding, extra={"code": fault.finding.code})
+                self._front_fault = fault.finding
+                self.changed()
+                await asyncio.sleep(BIND_AGAIN_SECONDS)
+                continue
+            self._front_fault = None
+            self.changed()
+            return
+
+    def _stepped(self, course: Course) -> None:
+        self._stepped_at = time.monotonic()
+        now = (course.state, course.reason.code if course.reason else None)
+        if now != self._told:
+            self._announce(course)
+        if now != self._told or time.monotonic() - self._told_at > TELL_SECONDS:
+            self._told_at = time.monotonic()
+            status = self.status()
+            for peer in self._peers:
+                peer.tell(status, at_once=now != self._told)
+        self._told = now
+
+    def _announce(self, course: Course) -> None:
+        """One line an event in the journal, one entry in the history, READY=1 at the first LIVE."""
+        if course.state != self._told[0]:
+            self._since = time.time()
+        extra = {"generation": course.generation, "code": course.reason.code if course.reason else course.state}
+        config = self._station.config
+        if course.state == "live" and course.reason is None and self._told[0] != "live":
+            log.info("%s is now LIVE! on port %d", config.model.name, config.api.port, extra=extra)
+            self._pulse().ready()
+        else:
+            log.log(_level(course), "%s", self.headline(), extra=extra)
+        self._incidents.append(
+            {
+                "at": time.time(),
+                "state": course.state,
+                "generation": course.generation,
+                "reason": course.reason.model_dump(mode="json") if course.reason else None,
+            }
+        )
+        self._pulse().changed()
+
+
+def _level(course: Course) -> int:
+    reason = course.reason
+    if reason is None or reason.severity is Severity.NOTE:
+        return logging.INFO
+    return logging.ERROR if course.state in ("recovering", "failed") else logging.WARNING
+
+
+def _unread(me: str) -> Finding:
+    return Finding(
+        code="fabric.not-read",
+        severity=Severity.ERROR,
+        node=me,
+        subject="this Spark's netdevs",
+        measured="not read yet",
+        wanted="a reading",
+        fix="Wait a moment; if this stays, see journalctl -u glm-spark.",
+    )

@@ -1,0 +1,144 @@
+"""A worker's Spark: the session with the leader, told to systemd, the journal and the API."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+from glm_spark.api.source import Readiness, Refused
+from glm_spark.cluster import tell
+from glm_spark.cluster.worker import Worker
+from glm_spark.config.model import Config
+from glm_spark.finding import Finding, Severity
+from glm_spark.service import memory
+from glm_spark.service.pulse import Pulse
+from glm_spark.service.station import Station
+from glm_spark.status import Status
+
+log = logging.getLogger(__name__)
+
+
+class Working:
+    """Fulfils api.source.Source on a worker."""
+
+    def __init__(self, station: Station, pulse: Callable[[], Pulse]) -> None:
+        self._station = station
+        self._pulse = pulse
+        self._since = time.time()
+        self._said = ""
+        timeouts = station.config.timeouts
+        self.worker = Worker(
+            station.self(),
+            station.post,
+            station.token,
+            station.config.leader.name,
+            timeouts.suspect_seconds,
+            timeouts.lease_seconds,
+            on_change=self._say,
+        )
+
+    def changed(self) -> None:
+        self.worker.changed()
+        self._say()
+
+    def reload(self, config: Config) -> None:
+        """Takes over a changed configuration. The next session compares the settings again."""
+        self.worker.forget()
+
+    async def run(self) -> None:
+        await self.worker.run()
+
+    async def leave(self, drain: bool) -> None:
+        """Asks the leader to stop the set, bounded; without a leader this Spark's rank is ended by the post."""
+        post, stop = self._station.post, self._station.config.stop
+        post.leaving = True
+        self.worker.changed()
+        if not self.worker.connected:
+            return
+        limit = (stop.drain_seconds if drain else 0) + 2 * stop.kill_seconds
+        try:
+            async with asyncio.timeout(limit):
+                while post.occupied and self.worker.connected:
+                    await self.worker.moved()
+        except TimeoutError:
+            log.warning("the leader did not stop the set within %.0f s; ending this Spark's rank", limit)
+
+    def healthy(self) -> bool:
+        return True
+
+    def headline(self) -> str:
+        report = self._station.post.report
+        told = self.worker.told()
+        if self.worker.reason is not None and told is None:
+            return f"{report.state}: {self.worker.reason}"
+        if told is None:
+            return f"{report.state}, session with {self._station.config.leader.name}"
+        reason = f": {told.reason}" if told.reason else ""
+        return f"{report.state}; the set is {told.state}{reason}"
+
+    # -- Source ------------------------------------------------------------------------------------------------
+
+    def readiness(self) -> Readiness:
+        told = self.worker.told()
+        if told is None:
+            reason = self.worker.reason
+            return Readiness(live=False, state="unknown", code=reason.code if reason else "set.unknown", reason=reason)
+        live = told.ready and self.worker.fresh()
+        code = "live" if live else (told.reason.code if told.reason else "cluster.suspect")
+        return Readiness(live=live, state=told.state, code=code, reason=None if live else told.reason)
+
+    def status(self) -> Status:
+        station = self._station
+        return tell.worker_status(
+            station.config,
+            station.place.me,
+            self.worker.told(),
+            station.post.report,
+            self.worker.reason,
+            self._since,
+            memory.read(),
+        )
+
+    def restarts(self) -> int:
+        return 0  # the leader counts
+
+    def incidents(self) -> list[dict[str, Any]]:
+        return []
+
+    async def restart(self) -> Refused | None:
+        return self._ask_the_leader("restart")
+
+    async def stop(self) -> Refused | None:
+        return self._ask_the_leader("stop")
+
+    async def check(self) -> list[Finding]:
+        return list(await self._station.preflight("check"))
+
+    async def plan(self) -> dict[str, Any]:
+        finding = self._ask_the_leader("plan").findings[0]
+        return {"links": [], "ranks": [], "findings": [finding.model_dump(mode="json")]}
+
+    def _ask_the_leader(self, verb: str) -> Refused:
+        leader = self._station.config.leader.name
+        finding = Finding(
+            code="cluster.ask-the-leader",
+            severity=Severity.ERROR,
+            node=self._station.place.me,
+            subject=f"glm-spark {verb}",
+            measured="this Spark is a worker",
+            wanted="the leader",
+            fix=f"On {leader}: glm-spark {verb}.",
+        )
+        return Refused((finding,))
+
+    def _say(self) -> None:
+        """One line in the journal for each change of what this Spark does."""
+        headline = self.headline()
+        if headline != self._said:
+            self._said = headline
+            self._since = time.time()
+            log.info("%s", headline, extra={"generation": self._station.post.report.generation})
+            self._pulse().changed()
