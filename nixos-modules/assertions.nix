@@ -2,7 +2,6 @@
 {
   config,
   lib,
-  options,
   ...
 }:
 
@@ -43,6 +42,9 @@ let
         [ ]
     ) (lib.attrValues cfg.fabric.ports)
   );
+
+  # The address the leader uses for this Spark, or null.
+  reached = if hosts.self == null then null else hosts.self.address;
 
   unmanaged = config.networking.networkmanager.unmanaged;
   managed = lib.filter (netdev: !(lib.elem "interface-name:${netdev}" unmanaged)) (
@@ -133,13 +135,12 @@ in
       (refuse
         (
           hosts.ports != { }
-          && hosts.self != null
-          && hosts.self.address != null
+          && reached != null
           && unreadable == [ ]
           && cfg.fabric.netdevs == [ ]
-          && !(lib.elem hosts.self.address ownAddresses)
+          && !(lib.elem reached ownAddresses)
         )
-        ".fabric.ports: none of this Spark's addresses (${list ownAddresses}) is the one the leader will use, ${hosts.self.address} (services.glm-spark.nodes)."
+        ".fabric.ports: none of this Spark's addresses (${list ownAddresses}) is the one the leader will use, ${toString reached} (services.glm-spark.nodes)."
       )
       (refuse (config.networking.networkmanager.enable && managed != [ ])
         ".fabric.ports: NetworkManager would own ${list managed}; list it in networking.networkmanager.unmanaged as \"interface-name:${

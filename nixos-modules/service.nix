@@ -54,14 +54,33 @@ let
     writable = hosts.writable;
   };
 
+  # The daemon judges its configuration when the system is built: what it would refuse at its start never gets
+  # as far as a switch. A machine that builds for another kind of machine cannot ask it.
+  written = (pkgs.formats.toml { }).generate "glm-spark-config.toml" cfg.settings;
+  judged =
+    pkgs.runCommand "glm-spark-config.toml"
+      {
+        nativeBuildInputs = [ cfg.package ];
+        inherit written;
+      }
+      ''
+        glm-spark config --config "$written" || {
+          echo "services.glm-spark.settings: refused, for the reasons above" >&2
+          exit 1
+        }
+        cp "$written" "$out"
+      '';
+  platforms = pkgs.stdenv;
+  configuration =
+    if platforms.buildPlatform.canExecute platforms.hostPlatform then judged else written;
+
   together = lib.foldl' (all: entry: all // entry.set) { };
 in
 {
   config = lib.mkIf cfg.enable {
     environment.systemPackages = [ cfg.package ];
 
-    environment.etc."glm-spark/config.toml".source =
-      (pkgs.formats.toml { }).generate "glm-spark-config.toml" cfg.settings;
+    environment.etc."glm-spark/config.toml".source = configuration;
 
     # Members may use the local verbs of `glm-spark`.
     users.groups.glm-spark = { };
@@ -100,7 +119,7 @@ in
       description = "Start glm-spark without waiting for the other Sparks";
       wantedBy = [ "multi-user.target" ];
       restartTriggers = [ config.systemd.units."glm-spark.service".text ];
-      reloadTriggers = [ config.environment.etc."glm-spark/config.toml".source ];
+      reloadTriggers = [ configuration ];
       serviceConfig = {
         Type = "oneshot";
         RemainAfterExit = true;

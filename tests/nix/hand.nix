@@ -1,0 +1,8 @@
+# The unit for systems without Nix, from the same data as the NixOS unit: paths of DGX OS, see docs/install-dgx-os.md.
+runtime:
+import ../../nixos-modules/unit.nix {
+  inherit runtime;
+  start = "/opt/glm-spark/bin/glm-spark run --config /etc/glm-spark/config.toml";
+  tokenFile = "/etc/glm-spark/token";
+  reload = [ "/bin/kill -HUP $MAINPID" ];
+}
