@@ -169,7 +169,8 @@ async def first_token(pairs: int) -> list[Figure]:
 async def many_streams(streams: int, rate: float, seconds: float) -> list[Figure]:
     """`streams` at once, each `rate` tokens a second: what arrives, directly and through the endpoint."""
     figures = []
-    async with live(token_rate=rate, slots=streams) as (sparks, daemons):
+    async with live(token_rate=rate, slots=streams, reply_tokens=int(rate * seconds)) as (sparks, daemons):
+        reached = streams * rate
         for name, port in (("direct", ENGINE), ("through", FRONT)):
             tree = _tree(daemons[0])
             cpu, began = _cpu(tree), time.monotonic()
@@ -179,19 +180,21 @@ async def many_streams(streams: int, rate: float, seconds: float) -> list[Figure
                     for _ in range(streams)
                 ]
             results = [task.result() for task in running]
-            figures += _sustained(name, results, streams * rate)
+            # Judged against what the stand-in reaches by itself on this machine.
+            found = _sustained(name, results, 0.98 * reached if port == FRONT else None)
+            reached = min(reached, found[0].value)
+            figures += found
             share = 100 * (_cpu(tree) - cpu) / (time.monotonic() - began)
         figures.append(Figure(f"{streams} streams: processor of the leader's daemon", share, "%", note="of a core"))
     return figures
 
 
-def _sustained(name: str, results: list[Stream], wanted: float) -> list[Figure]:
+def _sustained(name: str, results: list[Stream], wanted: float | None) -> list[Figure]:
     arrived = sum(one.events / one.seconds for one in results if one.seconds > 0)
     whole = sum(one.whole for one in results)
     label = f"{len(results)} streams {name}"
     gaps = [1000 * one.longest_gap_s for one in results]
-    judged = 0.98 * wanted if name == "through" else None
     return [
-        Figure(f"{label}: tokens a second", arrived, "/s", judged, at_least=True, note=f"{whole} came to [DONE]"),
+        Figure(f"{label}: tokens a second", arrived, "/s", wanted, at_least=True, note=f"{whole} came to [DONE]"),
         Figure(f"{label}: longest wait", max(gaps), "ms", note=f"between two reads; {spread(gaps, 0, 'ms')}"),
     ]

@@ -50,7 +50,7 @@ class Show:
         self.names = [spark.name for spark in sparks]
 
     async def statuses(self) -> list[screen.Status]:
-        return [await _status(daemon) for daemon in self.daemons]
+        return await asyncio.gather(*map(_status, self.daemons))
 
     async def go_live(self) -> bool:
         """Starts the daemons and shows the load; False when the set is not live in time."""
