@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from glm_spark import service
+from glm_spark.service import main as serve
 
 
 def main(arguments: argparse.Namespace) -> int:
-    return service.main(arguments.config, arguments.node)
+    return serve(arguments.config, arguments.node)

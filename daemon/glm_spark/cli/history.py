@@ -1,0 +1,43 @@
+"""glm-spark status --history: what happened, when, and what became of it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from glm_spark.cli import exits
+from glm_spark.cli.terminal import console
+from glm_spark.cli.wording import duration, moment, printable
+from glm_spark.finding import Finding
+
+_SHOWN_APART = ("at", "reason", "done", "seconds_to_live", "lines")
+
+
+def show_history(body: Any, *, as_json: bool) -> int:
+    """Incidents as the daemon lists them, the newest last."""
+    if as_json:
+        print(json.dumps(body))
+        return exits.FINE
+    incidents = body if isinstance(body, list) else []
+    out = console()
+    if not incidents:
+        out.print("No incident so far.")
+    for incident in incidents:
+        for line in told(incident):
+            out.print(line, soft_wrap=True)
+    return exits.FINE
+
+
+def told(incident: dict[str, Any]) -> list[str]:
+    """One incident in a few lines. A key that this version does not know is shown as it is."""
+    at = incident.get("at")
+    reason = incident.get("reason")
+    head = moment(float(at), None) if isinstance(at, int | float) else "at an unknown time"
+    said = str(Finding.model_validate(reason)) if isinstance(reason, dict) else str(reason or "no reason noted")
+    lines = [f"{head}  {said}"]
+    if incident.get("done"):
+        lines.append(f"  done: {incident['done']}")
+    took = incident.get("seconds_to_live")
+    lines += [f"  live again after {duration(float(took))}"] if isinstance(took, int | float) else []
+    lines += [f"  {key}: {value}" for key, value in incident.items() if key not in _SHOWN_APART and value]
+    return [printable(line) for line in lines]
