@@ -17,7 +17,17 @@ GUEST_MODULES = (
     # rdma_rxe asks the crypto layer for crc32 by name, which no modules.dep shows
     *("crc32_generic", "rdma_rxe", "siw", "ib_uverbs", "ib_umad", "rdma_ucm", "rdma_cm", "ib_cm", "iw_cm"),
     *("af_packet", "inet_diag", "tcp_diag", "udp_diag", "unix_diag", "dummy", "veth", "bridge", "macvlan", "tun"),
-    *("8021q", "netdevsim", "sch_netem", "sch_tbf", "sch_ingress", "cls_u32", "cls_matchall", "act_mirred"),
+    *(
+        "8021q",
+        "netdevsim",
+        "sch_netem",
+        "sch_tbf",
+        "sch_ingress",
+        "cls_u32",
+        "cls_matchall",
+        "act_mirred",
+        "act_police",
+    ),
     *("nf_tables", "nft_compat", "nft_ct", "nft_reject", "nft_reject_inet", "nft_limit", "nft_log", "nft_masq"),
     *("nft_nat", "nft_chain_nat", "nft_fib_inet", "nf_conntrack", "nf_conntrack_netlink", "nf_log_syslog"),
     *("ip_tables", "iptable_filter", "iptable_nat", "xt_conntrack", "xt_addrtype", "xt_comment", "xt_mark"),

@@ -73,7 +73,17 @@ class Spark(Machine):
     # --- addresses, MTU, GIDs
 
     def set_mtu(self, netdev: str, mtu: int) -> None:
-        self.run(f"ip link set {netdev} mtu {mtu}")
+        """The netdev sends and takes frames up to `mtu` only.
+
+        A ConnectX drops what is longer than its MTU; virtio delivers all that fits its buffers, so the
+        longer ones are dropped on arrival here.
+        """
+        police = f"police rate 100gbit burst 64m mtu {mtu + 14} conform-exceed drop"
+        self.run(
+            f"ip link set {netdev} mtu {mtu} && ethtool -K {netdev} gro off && "
+            f"{{ tc qdisc del dev {netdev} ingress 2>/dev/null; tc qdisc add dev {netdev} ingress; }} && "
+            f"tc filter add dev {netdev} ingress matchall action {police}"
+        )
 
     def remove_address(self, netdev: str) -> None:
         """All IPv4 addresses of the netdev go, as when another tool takes the port over."""

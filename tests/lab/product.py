@@ -1,0 +1,105 @@
+"""The daemon on the Sparks as an owner has it: its code, its unit, one configuration, one token."""
+
+from __future__ import annotations
+
+import importlib.util
+import secrets
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from py_compile import PycInvalidationMode, compile
+from typing import Any
+
+from tests.sparks.settings import merged, text
+
+from . import host
+from .image import CODE, GUEST_PYTHON
+from .lab import Lab
+from .machine import archive
+from .topology import Function, lan_address, spark_name
+
+Say = Callable[[str], None]
+UNIT = "glm-spark"
+CONFIG = "/etc/glm-spark/config.toml"
+TOKEN = "/etc/glm-spark/token"
+STANDIN_SCRIPT = "/etc/glm-spark/standin.json"
+MODEL = "/var/lib/glm-spark-lab/GLM-5.3-Flash-EXL3"
+_DAEMON = host.REPOSITORY / "daemon"
+_LAUNCHERS = {"glm-spark": "glm_spark.cli", "glm-spark-standin": "glm_spark.standin"}
+
+
+def code() -> dict[str, bytes]:
+    """The package and its two programs, as files below image.CODE.
+
+    Compiled here when this Python is the guest's: there it would take a minute.
+    """
+    files = {
+        f"bin/{name}": f"#!/usr/bin/python3\nimport sys\nfrom {module} import main\nsys.exit(main())\n".encode()
+        for name, module in _LAUNCHERS.items()
+    }
+    compiles = f"{sys.version_info.major}.{sys.version_info.minor}" == GUEST_PYTHON
+    with tempfile.TemporaryDirectory() as scratch:
+        for path in sorted((_DAEMON / "glm_spark").rglob("*")):
+            if path.is_dir() or "__pycache__" in path.parts:
+                continue
+            name = str(path.relative_to(_DAEMON))
+            files[name] = path.read_bytes()
+            if compiles and path.suffix == ".py":
+                files[importlib.util.cache_from_source(name)] = _compiled(path, name, Path(scratch))
+    return files
+
+
+def _compiled(path: Path, name: str, scratch: Path) -> bytes:
+    target = scratch / "compiled.pyc"
+    compile(
+        str(path), str(target), f"{CODE}/{name}", doraise=True, invalidation_mode=PycInvalidationMode.UNCHECKED_HASH
+    )
+    return target.read_bytes()
+
+
+def settings(lab: Lab, changes: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """config.toml's tables for a topology: the stand-in engine as a process, TCP between the ranks."""
+    nodes: list[dict[str, Any]] = []
+    for number in lab.topology.sparks:
+        node: dict[str, Any] = {"name": spark_name(number)}
+        if number > 1:
+            cable = lab.topology.cable_between(1, number)
+            end = next(port for port in cable.ends if port.spark == number)
+            node["address"] = lab.topology.address(Function(end, 0))
+        if lab.topology.count > 2:
+            node["lan_address"] = lan_address(number)
+        nodes.append(node)
+    base = {
+        "node": nodes,
+        "fabric": {"transport": "socket"},
+        "model": {"path": MODEL},
+        "engine": {
+            "runtime": "process",
+            "command": [f"{CODE}/bin/glm-spark-standin"],
+            "environment": {"TENSORFOLD_STANDIN": STANDIN_SCRIPT},
+        },
+    }
+    return merged(base, changes or {})
+
+
+def install(lab: Lab, tables: Mapping[str, Any], standin: str = "{}") -> None:
+    """Push code, unit, configuration, token and the stand-in's script; nothing is started."""
+    packed = archive(code())
+    token = secrets.token_hex(32) + "\n"
+    units = {path.name: path.read_bytes() for path in sorted((_DAEMON / "systemd").glob("*.service"))}
+
+    def one(number: int) -> None:
+        spark = lab[number]
+        spark.run(f"rm -rf {CODE}")
+        spark.push_archive(packed, CODE)
+        spark.push(units, "/etc/systemd/system")
+        spark.run(
+            f"ln -sf {CODE}/bin/glm-spark {CODE}/bin/glm-spark-standin /usr/local/bin/ && "
+            f"mkdir -p {MODEL} && echo '{{}}' > {MODEL}/config.json && systemctl daemon-reload"
+        )
+        spark.write(CONFIG, text(tables))
+        spark.write(TOKEN, token, 0o600)
+        spark.write(STANDIN_SCRIPT, standin)
+
+    lab.together(lambda spark: one(spark.number))
