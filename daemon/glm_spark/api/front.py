@@ -24,7 +24,7 @@ from glm_spark.finding import Finding
 __all__ = ["BindFault", "Front"]
 
 IDLE_SECONDS = 75.0  # a connection that sends no (whole) request head for so long is closed
-LINGER_SECONDS = 5.0  # how long a refused upload is read on, so that its sender sees the answer
+LINGER_SECONDS = 2.0  # how long a refused upload is read on, so that its sender sees the answer
 CONNECT_SECONDS = 5.0
 STOP_SECONDS = 2.0
 _NO_KEY = "-"
@@ -51,6 +51,11 @@ class Front:
         """The port it listens on."""
         assert self._listener is not None
         return int(self._listener.sockets[0].getsockname()[1])
+
+    @property
+    def held_bytes(self) -> int:
+        """Memory that bodies without a length take now."""
+        return self._held.size
 
     def findings(self) -> tuple[Finding, ...]:
         """What is wrong with the keys file now."""

@@ -111,7 +111,9 @@ class Gate:
         try:
             yield running
         except BaseException as fault:
-            running.outcome = "abandoned" if isinstance(fault, asyncio.CancelledError | ConnectionError) else "failed"
+            if running.outcome == "answered":  # who relays it may have said more
+                left = isinstance(fault, asyncio.CancelledError | ConnectionError)
+                running.outcome = "abandoned" if left else "failed"
             # As asyncio.timeout does: the cancellation that close() asked for ends here; one that came besides it
             # (the client left, the daemon ends) goes on.
             if running.cut is None or task.uncancel() > 0:

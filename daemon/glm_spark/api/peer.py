@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import errno
 import grp
 import os
 import pwd
@@ -11,7 +12,7 @@ import struct
 
 GROUP = "glm-spark"
 _SO_PEERGROUPS = 59  # include/uapi/asm-generic/socket.h; not in Python's socket module
-_MOST_GROUPS = 65536  # NGROUPS_MAX of Linux
+_MOST_GROUPS = 256  # as many as Python's getsockopt takes (1024 bytes)
 
 
 def group_id() -> int | None:
@@ -31,7 +32,12 @@ def credentials(sock: socket.socket) -> tuple[int, frozenset[int]]:
     """The peer's uid and all its groups, as they were when it connected. Raises OSError."""
     _, uid, gid = struct.unpack("iII", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     groups = array.array("I")
-    groups.frombytes(sock.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, _MOST_GROUPS * groups.itemsize))
+    try:
+        groups.frombytes(sock.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, _MOST_GROUPS * groups.itemsize))
+    except OSError as error:
+        if error.errno != errno.ERANGE:
+            raise
+        return uid, frozenset(os.getgrouplist(pwd.getpwuid(uid).pw_name, gid))  # a member of very many groups
     return uid, frozenset({gid, *groups})
 
 
