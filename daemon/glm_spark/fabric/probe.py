@@ -32,6 +32,7 @@ class ProbeResult:
     """
 
     mtu: int
+    port: int
     sent: int
     received: int
     largest_ok: int
@@ -83,6 +84,7 @@ async def probe(
                 break
     return ProbeResult(
         mtu=mtu,
+        port=port,
         sent=full.sent,
         received=full.received,
         largest_ok=largest,
@@ -201,7 +203,7 @@ def _silent_finding(me: str, peer: str, subject: str, result: ProbeResult, answe
     else:
         measured = "nothing came back, small packets neither"
         fix = (
-            f"Let UDP port of [control] through the firewall on {peer}; see that the cable is in at both ends and "
+            f"Let UDP port {result.port} through the firewall on {peer}; see that the cable is in at both ends and "
             f"that {peer} has that address on it."
         )
         if not answering:

@@ -65,13 +65,26 @@ def unused_netdevs(config: Config, me: str, inventory: Inventory, links: tuple[L
     ports = {port_of(netdev) for netdev in used if port_of(netdev)}
     sure = config.fabric.transport == "roce" or bool(config.fabric.netdevs)
     return [
-        _unused(config, me, netdev)
+        _unused(config, me, netdev, Severity.WARNING)
         for netdev in cables
         if netdev.carrier and netdev not in used and (sure or port_of(netdev) in ports)
     ]
 
 
-def _unused(config: Config, me: str, netdev: NetDev) -> Finding:
+def unaddressed(config: Config, me: str, inventory: Inventory) -> list[Finding]:
+    """Plugged netdevs of the cable without an address that stays: an error when no other netdev has one."""
+    cables = fabric_netdevs(config, inventory)
+    sound = [netdev for netdev in cables if any(interfaces(netdev, config.fabric.allow_link_local))]
+    ports = {port_of(netdev) for netdev in sound} - {""}
+    sure = config.fabric.transport == "roce" or bool(config.fabric.netdevs) or not sound
+    return [
+        _unused(config, me, netdev, Severity.WARNING if sound else Severity.ERROR)
+        for netdev in cables
+        if netdev.carrier and netdev not in sound and (sure or port_of(netdev) in ports)
+    ]
+
+
+def _unused(config: Config, me: str, netdev: NetDev, severity: Severity) -> Finding:
     if not netdev.addresses:
         code, measured = "fabric.no-address", "carrier is up, but there is no IPv4 address"
     elif not list(interfaces(netdev, config.fabric.allow_link_local)):
@@ -85,13 +98,14 @@ def _unused(config: Config, me: str, netdev: NetDev) -> Finding:
         )
     return Finding(
         code=code,
-        severity=Severity.WARNING,
+        severity=severity,
         node=me,
         subject=netdev.name,
         measured=measured,
         wanted="a fixed IPv4 address in one subnet with the other end of its cable",
         fix=f"Configure {netdev.name} with a fixed address (NetworkManager: ipv4.method manual; netplan and "
-        "systemd-networkd: the address in their file). Until then the set runs with fewer rails.",
+        "systemd-networkd: the address in their file)."
+        + (" Until then the set runs with fewer rails." if severity is Severity.WARNING else ""),
     )
 
 

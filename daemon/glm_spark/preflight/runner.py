@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-import threading
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import cast
 
 from glm_spark.finding import Finding, Severity
+from glm_spark.preflight.aside import in_a_thread
 from glm_spark.preflight.checks import ALL
 from glm_spark.preflight.context import Check, Context
 
@@ -32,38 +32,12 @@ async def _one(context: Context, check: Check) -> tuple[Finding, ...]:
             if inspect.iscoroutinefunction(check.run):
                 return tuple(await cast(Awaitable[Iterable[Finding]], check.run(context)))
             plain = cast(Callable[[Context], Iterable[Finding]], check.run)
-            return await _in_a_thread(lambda: tuple(plain(context)), check.id)
+            return await in_a_thread(lambda: tuple(plain(context)), f"preflight {check.id}")
     except TimeoutError:
         return (_timeout(context, check),)
     except Exception as error:
         log.exception("the check %s failed itself", check.id)
         return (_broken(context, check, error),)
-
-
-async def _in_a_thread(work: Callable[[], tuple[Finding, ...]], name: str) -> tuple[Finding, ...]:
-    """Like asyncio.to_thread, but a thread that never returns holds up neither the pool nor the exit."""
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[tuple[Finding, ...]] = loop.create_future()
-
-    def settle(result: tuple[Finding, ...] | None, error: BaseException | None) -> None:
-        if done.done():
-            return
-        if error is not None:
-            done.set_exception(error)
-        else:
-            done.set_result(result or ())
-
-    def body() -> None:
-        result, failure = None, None
-        try:
-            result = work()
-        except BaseException as error:  # noqa: BLE001 - handed to the loop
-            failure = error
-        if not loop.is_closed():
-            loop.call_soon_threadsafe(settle, result, failure)
-
-    threading.Thread(target=body, name=f"preflight {name}", daemon=True).start()
-    return await done
 
 
 def _timeout(context: Context, check: Check) -> Finding:
