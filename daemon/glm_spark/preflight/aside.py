@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -13,37 +13,16 @@ T = TypeVar("T")
 
 async def in_a_thread(work: Callable[[], T], name: str) -> T:
     """Like asyncio.to_thread, in a thread of its own: one that is stuck takes no place in a pool, and the program
-    can end while it is. Cancelling leaves the thread behind.
+    can end while it is. Cancelling leaves the thread behind. Raises what `work` raises.
     """
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[T] = loop.create_future()
-
-    def settle(result: Callable[[], T]) -> None:
-        if done.done():
-            return
-        try:
-            done.set_result(result())
-        except BaseException as error:
-            done.set_exception(error)
+    done: Future[T] = Future()
+    done.set_running_or_notify_cancel()  # from here a cancelled wait cannot make set_result fail
 
     def body() -> None:
         try:
-            value = work()
-        except BaseException as error:
-            failure = error
-
-            def raise_it() -> T:
-                raise failure
-
-            told: Callable[[], T] = raise_it
-        else:
-
-            def give_it() -> T:
-                return value
-
-            told = give_it
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-            loop.call_soon_threadsafe(settle, told)
+            done.set_result(work())
+        except Exception as error:  # noqa: BLE001 - raised again where it is awaited
+            done.set_exception(error)
 
     threading.Thread(target=body, name=name, daemon=True).start()
-    return await done
+    return await asyncio.wrap_future(done)
