@@ -28,6 +28,7 @@ log = logging.getLogger(__name__)
 BEAT_SECONDS = 0.5
 CONNECT_SECONDS = 3.0
 _RETRY_FIRST, _RETRY_LAST = 0.1, 2.0
+_STEADY = 5.0  # a session that ends sooner is dialled again with growing pauses
 
 
 @dataclass
@@ -126,8 +127,8 @@ class Peer:
                 delay = min(delay * 1.6, _RETRY_LAST)
 
     async def _dial(self, route: Dial) -> bool:
-        """One connection from dial to end; True when a session was opened."""
-        opened = False
+        """One connection from dial to end; True when a session was held for a while."""
+        began = boottime()
         try:
             async with aiohttp.ClientSession(connector=_connector(route)) as http:
                 url = f"http://{route.address}:{self._port}/v1/session"
@@ -136,7 +137,6 @@ class Peer:
                         url, max_msg_size=protocol.MAX_FRAME, timeout=aiohttp.ClientWSTimeout(ws_close=0.5)
                     )
                 live = await session.open_as_leader(websocket, self._me.opening(), self._token, self.node.name)
-                opened = True
                 await self._serve(live)
         except ProtocolFault as fault:
             self._fail(self._problem(_CODES.get(fault.code, "cluster.protocol"), fault.text, _FIXES.get(fault.code)))
@@ -147,7 +147,7 @@ class Peer:
             self._fail(self._problem("cluster.no-answer", f"no answer from {route.address}:{self._port}", None))
         except (OSError, aiohttp.ClientError) as error:
             self._refused(route, error)
-        return opened
+        return boottime() - began > _STEADY
 
     async def _serve(self, live: Session) -> None:
         now = boottime()

@@ -199,7 +199,8 @@ _BEAT: TypeAdapter[Annotated[Beat, Field()]] = TypeAdapter(Beat)
 
 
 def encode(beat: Beat) -> bytes:
-    return beat.model_dump_json(exclude_none=True).encode()
+    absent = {name for name in Beat.model_fields if getattr(beat, name) is None}
+    return beat.model_dump_json(exclude=absent).encode()
 
 
 def decode(body: bytes) -> Beat:
