@@ -69,7 +69,8 @@ in
     );
     inherit (config) warnings;
     # What lies in /etc/glm-spark/config.toml, as data.
-    settings = config.environment.etc."glm-spark/config.toml".source.value;
+    settings =
+      (config.environment.etc."glm-spark/config.toml" or { source.value = { }; }).source.value;
     units = lib.mapAttrs (_: unit: unit.text) config.systemd.units;
     wantedBy = lib.mapAttrs (_: service: service.wantedBy) config.systemd.services;
     firewall = config.networking.firewall;

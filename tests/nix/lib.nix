@@ -314,7 +314,14 @@ let
         module:
         let
           applied = if isFunction module then module (specialArgs // { inherit config options; }) else module;
-          body = if applied ? options || applied ? config || applied ? imports then applied else { config = applied; };
+          body =
+            if applied ? options || applied ? config then
+              applied
+            else
+              {
+                imports = applied.imports or [ ];
+                config = removeAttrs applied [ "imports" ];
+              };
           strange = attrNames (
             removeAttrs body [
               "options"
@@ -434,9 +441,11 @@ in
       escaped = builtins.replaceStrings [ "." "/" ] [ "\\." "/" ] separator;
     in
     filter isString (builtins.split escaped text);
-  toLower = builtins.replaceStrings
-    (filter isString (builtins.split "" "ABCDEFGHIJKLMNOPQRSTUVWXYZ"))
-    (filter isString (builtins.split "" "abcdefghijklmnopqrstuvwxyz"));
+  toLower =
+    let
+      letters = text: genList (index: substring index 1 text) (stringLength text);
+    in
+    builtins.replaceStrings (letters "ABCDEFGHIJKLMNOPQRSTUVWXYZ") (letters "abcdefghijklmnopqrstuvwxyz");
   toIntBase10 =
     text:
     let
