@@ -28,6 +28,7 @@ from glm_spark.api.keys import presented_key
 from glm_spark.api.metrics import Metrics
 from glm_spark.api.noise import http_log
 from glm_spark.api.source import Refused, Source
+from glm_spark.config import directories
 from glm_spark.config.model import Config
 from glm_spark.finding import Finding, Severity
 
@@ -47,11 +48,6 @@ class Way(Enum):
     LOOPBACK = "loopback"
     CABLE = "cable"
     SOCKET = "socket"
-
-
-def runtime_directory() -> Path:
-    """RUNTIME_DIRECTORY as systemd sets it, else /run/glm-spark."""
-    return Path(os.environ.get("RUNTIME_DIRECTORY", "").partition(":")[0] or "/run/glm-spark")
 
 
 def way_of(sockname: object) -> Way:
@@ -92,7 +88,7 @@ class Control:
         self._session_handler = session_handler
         self._node = node or socket.gethostname()
         self._metrics = Metrics(config, source, gate)
-        self.socket_path = (runtime or runtime_directory()) / SOCKET_NAME
+        self.socket_path = (runtime or directories.runtime(os.environ)) / SOCKET_NAME
         self._server: web.Server | None = None
         self._listeners: dict[str, asyncio.Server] = {}
         self._socket_listener: asyncio.Server | None = None

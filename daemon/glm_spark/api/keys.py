@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import hmac
 import os
@@ -51,44 +52,52 @@ def _parse(text: bytes) -> tuple[bytes, ...]:
 
 def _read(path: Path, node: str, known: _Reading) -> _Reading:
     """Blocking: the keys as they are in the file now; `known` itself when the file has not changed."""
-
-    def unusable(stamp: _Stamp | None, measured: str, fix: str) -> _Reading:
-        finding = Finding(
-            code="api.keys-file",
-            severity=Severity.ERROR,
-            node=node,
-            subject=f"{path} (api.keys_file)",
-            measured=f"{measured}, so no API key is valid",
-            wanted="a file of mode 0600 with one key a line",
-            fix=fix,
-        )
-        return _Reading(stamp, (), finding)
-
+    stamp: _Stamp | None = None
     try:
         # O_NONBLOCK: a FIFO in its place must not hold the reader.
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    except OSError as fault:
-        return unusable(
-            None, f"cannot be read ({os.strerror(fault.errno or 0)})", f"Create it: install -m 0600 KEYS {path}."
-        )
-    with os.fdopen(descriptor, "rb") as file:
-        was = os.fstat(descriptor)
-        stamp = (was.st_ino, was.st_mode, was.st_size, was.st_mtime_ns, was.st_ctime_ns)
-        if stamp == known.stamp:
-            return known
-        if not stat.S_ISREG(was.st_mode):
-            return unusable(stamp, "not a regular file", "Name a plain file.")
-        if was.st_mode & 0o077:
-            return unusable(
-                stamp, f"mode {stat.S_IMODE(was.st_mode):04o}, others can read it", f"Run chmod 0600 {path}."
-            )
-        text = file.read(MAX_BYTES + 1)
-    if len(text) > MAX_BYTES:
-        return unusable(stamp, f"larger than {MAX_BYTES} bytes", "Keep one key a line and nothing else in it.")
-    digests = _parse(text)
+        try:
+            was = os.fstat(descriptor)
+            stamp = (was.st_ino, was.st_mode, was.st_size, was.st_mtime_ns, was.st_ctime_ns)
+            if stamp == known.stamp:
+                return known
+            fault = _fault(path, was)
+            if fault is not None:
+                return _unusable(path, node, stamp, *fault)
+            with open(descriptor, "rb", closefd=False) as file:
+                digests = _parse(file.read(MAX_BYTES))
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        why = f"cannot be read ({os.strerror(error.errno or 0)})"
+        return _unusable(path, node, stamp, why, f"Create it: install -m 0600 KEYS {path}.")
     if not digests:
-        return unusable(stamp, "holds no key", "Write at least one key into it.")
+        return _unusable(path, node, stamp, "holds no key", "Write at least one key into it.")
     return _Reading(stamp, digests, None)
+
+
+def _fault(path: Path, was: os.stat_result) -> tuple[str, str] | None:
+    """What is wrong with such a file, and what to do; None for nothing."""
+    if not stat.S_ISREG(was.st_mode):
+        return "not a regular file", "Name a plain file."
+    if was.st_mode & 0o077:
+        return f"mode {stat.S_IMODE(was.st_mode):04o}, others can read it", f"Run chmod 0600 {path}."
+    if was.st_size > MAX_BYTES:
+        return f"larger than {MAX_BYTES} bytes", "Keep one key a line and nothing else in it."
+    return None
+
+
+def _unusable(path: Path, node: str, stamp: _Stamp | None, measured: str, fix: str) -> _Reading:
+    finding = Finding(
+        code="api.keys-file",
+        severity=Severity.ERROR,
+        node=node,
+        subject=f"{path} (api.keys_file)",
+        measured=f"{measured}, so no API key is valid",
+        wanted="a file of mode 0600 with one key a line",
+        fix=fix,
+    )
+    return _Reading(stamp, (), finding)
 
 
 async def _aside(call: Callable[[], Answer]) -> Answer:
@@ -111,7 +120,7 @@ async def _aside(call: Callable[[], Answer]) -> Answer:
             answer = call()
         except Exception as raised:  # noqa: BLE001  (handed to the waiting coroutine)
             fault = raised
-        if not loop.is_closed():
+        with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile: nobody waits any more
             loop.call_soon_threadsafe(settle, answer, fault)
 
     threading.Thread(target=work, name="keys-file", daemon=True).start()
@@ -142,11 +151,11 @@ class Keys:
             self._looked = time.monotonic()
             self._look = asyncio.create_task(_aside(lambda: _read(self._path, self._node, known)))
         look = self._look
-        done, _ = await asyncio.wait({look}, timeout=READ_SECONDS)
-        if not done:
+        # Only the first request waits for a disk that is late; the others must not all become slow.
+        await asyncio.wait({look}, timeout=0 if self._late else READ_SECONDS)
+        if not look.done():
             self._late = self._late_finding()
-            return
-        if self._look is look:
+        elif self._look is look:
             self._look, self._late = None, None
             self._known = look.result()
 

@@ -54,14 +54,10 @@ class Upload:
         request = self._request
         coding = ",".join(request.headers.getall("Transfer-Encoding", ())).strip().lower()
         if coding not in ("", "chunked"):
-            raise Refusal(
-                answers.error(
-                    501,
-                    "invalid_request_error",
-                    "transfer_encoding",
-                    f"Transfer-Encoding {coding[:40]!r} is not known here; send chunked, or a Content-Length.",
-                )
-            )
+            message = f"Transfer-Encoding {coding[:40]!r} is not known here; send chunked, or a Content-Length."
+            response = answers.error(501, "invalid_request_error", "transfer_encoding", message)
+            response.force_close()  # where its body ends is anybody's guess
+            raise Refusal(response)
         if not coding and request.content_length is None:
             return  # no body
         if not coding and (request.content_length or 0) > self._max_bytes:

@@ -223,10 +223,10 @@ class Endpoint:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.config.api.port}"
+        return f"http://{self.config.api.host}:{self.config.api.port}"
 
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        return await asyncio.open_connection("127.0.0.1", self.config.api.port)
+        return await asyncio.open_connection(self.config.api.host, self.config.api.port)
 
     async def says(self, request: bytes) -> bytes:
         """Everything it answers to raw bytes, until it closes the connection."""
