@@ -8,6 +8,7 @@ import random
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 import aiohttp
@@ -74,6 +75,9 @@ class Peer:
         self._seq = 0
         self._ack = 0
         self._rehello = False
+        self._numbers = count(1)
+        self._asked: dict[int, asyncio.Future[tuple[Finding, ...]]] = {}
+        self._check: int | None = None
         self._goal: Goal | None = None
         self._status: Status | None = None
         self._due = asyncio.Event()
@@ -96,6 +100,19 @@ class Peer:
         self._status = status
         if at_once:
             self._due.set()
+
+    async def check(self, timeout: float) -> tuple[Finding, ...]:
+        """The worker's own preflight; TimeoutError without a session or an answer in time."""
+        number = next(self._numbers)
+        answer: asyncio.Future[tuple[Finding, ...]] = asyncio.get_running_loop().create_future()
+        self._asked[number] = answer
+        self._check = number
+        self._due.set()
+        try:
+            async with asyncio.timeout(timeout):
+                return await answer
+        finally:
+            self._asked.pop(number, None)
 
     def wake(self) -> None:
         """The way to this worker may have changed."""
@@ -184,7 +201,9 @@ class Peer:
                 hello=self._me.hello() if self._rehello else None,
                 goal=self._goal if self._goal != goal else None,
                 status=self._status if self._status is not status else None,
+                check=self._check,
             )
+            self._check = None
             goal, status, self._rehello = self._goal, self._status, False
             try:
                 await live.send(beat)
@@ -207,6 +226,8 @@ class Peer:
                 del self._sent[seq]
         self._ack = beat.seq
         changed = False
+        if beat.checked is not None and (answer := self._asked.get(beat.checked.number)) and not answer.done():
+            answer.set_result(beat.checked.findings)
         if beat.hello is not None:
             self.known.hello, changed = beat.hello, True
         if beat.inventory is not None:

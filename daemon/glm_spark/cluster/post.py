@@ -48,7 +48,7 @@ class Trade:
     NotReady when this Spark cannot translate the rails; `recruit` makes a Rank of it.
     """
 
-    preflight: Callable[[], Awaitable[tuple[Finding, ...]]]
+    preflight: Callable[[Goal], Awaitable[tuple[Finding, ...]]]
     specify: Callable[[Goal], Awaitable[RankSpec]]
     recruit: Callable[[RankSpec], Rank]
     runtime: Runtime
@@ -192,7 +192,7 @@ class Post:
             await self._disk(lambda: self._generations.write(goal.generation))
             self._seen = goal.generation
         await self._sweep()
-        self._findings = await self._trade.preflight()
+        self._findings = await self._trade.preflight(goal)
         errors = tuple(finding for finding in self._findings if finding.severity is Severity.ERROR)
         if errors:
             self._state, self._reason = "failed", errors[0]

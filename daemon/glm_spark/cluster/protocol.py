@@ -83,6 +83,13 @@ class Report(Wire):
     silent_seconds: float = 0.0  # how long its loading rank has made no progress
 
 
+class Checked(Wire):
+    """The findings of a preflight that the leader asked for by `number`."""
+
+    number: int = Field(ge=1)
+    findings: tuple[Finding, ...]
+
+
 class Beat(Wire):
     """A sign of life. `ack` is the last sequence number received; the parts are there when they changed."""
 
@@ -93,6 +100,8 @@ class Beat(Wire):
     report: Report | None = None
     inventory: Inventory | None = None
     status: Status | None = None
+    check: int | None = Field(default=None, ge=1, description="the leader wants a preflight of this number")
+    checked: Checked | None = None
 
 
 class ProtocolFault(Exception):

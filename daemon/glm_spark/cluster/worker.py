@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from aiohttp import web
@@ -12,7 +12,7 @@ from aiohttp import web
 from glm_spark.cluster import protocol, session
 from glm_spark.cluster.lease import Freshness, Lease, boottime
 from glm_spark.cluster.post import Post
-from glm_spark.cluster.protocol import Beat, Goal, Hello, Opening, ProtocolFault
+from glm_spark.cluster.protocol import Beat, Checked, Goal, Hello, Opening, ProtocolFault
 from glm_spark.cluster.session import Session, SessionLost
 from glm_spark.fabric.inventory import Inventory
 from glm_spark.finding import Finding, Severity
@@ -32,6 +32,7 @@ class Self:
     hello: Callable[[], Hello]
     inventory: Callable[[], Inventory | None]
     memory: Callable[[], MemoryStatus | None]
+    check: Callable[[], Awaitable[tuple[Finding, ...]]]
 
 
 class Worker:
@@ -64,6 +65,8 @@ class Worker:
         self._dirty = asyncio.Event()
         self._moved = asyncio.Event()
         self._rehello = False
+        self._checks: asyncio.Queue[int] = asyncio.Queue()
+        self._checked: Checked | None = None
         self.reason: Finding | None = self._waiting("no session yet")
         self.leader_hello: Hello | None = None
 
@@ -104,6 +107,7 @@ class Worker:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._watch_lease(), name="lease")
             tasks.create_task(self._send_changes(), name="reports")
+            tasks.create_task(self._run_checks(), name="checks")
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """GET /v1/session: one connection from its challenge to its end."""
@@ -160,6 +164,8 @@ class Worker:
             self.leader_hello = beat.hello
         if beat.status is not None:
             self._told = beat.status
+        if beat.check is not None:
+            self._checks.put_nowait(beat.check)
         if beat.goal is not None:
             self._post.pursue(beat.goal)
         self._on_change()
@@ -177,7 +183,8 @@ class Worker:
         report = self._post.report.model_copy(update={"memory": self._me.memory()})
         hello = self._me.hello() if self._rehello else None
         self._rehello = False
-        beat = Beat(seq=self._seq, ack=self._ack, hello=hello, report=report, inventory=news)
+        checked, self._checked = self._checked, None
+        beat = Beat(seq=self._seq, ack=self._ack, hello=hello, report=report, inventory=news, checked=checked)
         await current.send(beat)
 
     async def _send_changes(self) -> None:
@@ -188,6 +195,12 @@ class Worker:
                 await self._send()
             except SessionLost as end:
                 self._end_session(str(end))
+
+    async def _run_checks(self) -> None:
+        while True:
+            number = await self._checks.get()
+            self._checked = Checked(number=number, findings=await self._me.check())
+            self._dirty.set()
 
     async def _watch_lease(self) -> None:
         while True:

@@ -8,6 +8,7 @@ import logging
 import socket
 from collections.abc import Iterable, Mapping
 from types import TracebackType
+from typing import cast
 
 from glm_spark.fabric.datagram import ANSWER, ASK, SMALLEST, Datagram, pack, unpack
 
@@ -98,8 +99,8 @@ class _Answering(asyncio.DatagramProtocol):
         self._transport: asyncio.DatagramTransport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.DatagramTransport)
-        self._transport = transport
+        # Until Python 3.12 asyncio's own transport does not derive from the class it implements.
+        self._transport = cast(asyncio.DatagramTransport, transport)
 
     def datagram_received(self, data: bytes, addr: tuple[str, int]) -> None:
         second = int(asyncio.get_running_loop().time())

@@ -22,6 +22,8 @@ from glm_spark.config.me import find_me
 from glm_spark.config.model import Config
 from glm_spark.config.token import TokenFault, read
 from glm_spark.engine.process import ProcessRuntime
+from glm_spark.fabric.probe import probe_key
+from glm_spark.fabric.responder import Responder
 from glm_spark.finding import Finding
 from glm_spark.service import journal
 from glm_spark.service.leading import Leading
@@ -76,6 +78,7 @@ class Service:
         handler = _no_sessions if isinstance(self.role, Leading) else self.role.worker.handle
         gate = self.role.gate if isinstance(self.role, Leading) else None
         self.control = Control(config, self.role, token, handler, node=place.me, gate=gate, runtime=place.runtime)
+        self.responder = Responder({}, config.control.port, probe_key(token))
         self.station.on_inventory.append(lambda _inventory: self._readdress.set())
 
     async def run(self) -> int:
@@ -96,6 +99,7 @@ class Service:
                 for room in rooms:
                     room.cancel()
         finally:
+            self.responder.close()
             await self.control.stop()
         log.info("stopped")
         return FINE
@@ -120,7 +124,9 @@ class Service:
             self.pulse.ready()
         while True:
             self._readdress.clear()
-            self._control_fault(await self.control.rebind(self.station.fabric_addresses()))
+            addresses = self.station.fabric_addresses()
+            self._control_fault(await self.control.rebind(set(addresses)))
+            await self.responder.update(addresses)
             try:
                 async with asyncio.timeout(BIND_AGAIN_SECONDS if self._control_faults else None):
                     await self._readdress.wait()

@@ -20,6 +20,7 @@ from glm_spark.cluster.witness import Witness
 from glm_spark.config.model import Config, Node
 from glm_spark.engine import tensorfold
 from glm_spark.fabric import links
+from glm_spark.fabric.inventory import Inventory
 from glm_spark.finding import Finding, Severity
 from glm_spark.service import memory
 from glm_spark.service.pulse import Pulse
@@ -31,6 +32,7 @@ log = logging.getLogger(__name__)
 BIND_AGAIN_SECONDS = 2.0
 TELL_SECONDS = 2.0  # how old a live set's figures may be on a worker
 INCIDENTS = 50
+CHECK_SECONDS = 15.0  # above every check's own deadline
 
 
 class Leading:
@@ -61,6 +63,7 @@ class Leading:
         self._witness = witness
         self._peers = peers
         self.leader = Leader(lambda: station.config, me, crew, self._obstacles, self._stepped)
+        station.peers = self._inventories
         station.on_inventory.append(lambda _inventory: self._rewire())
 
     def changed(self) -> None:
@@ -139,13 +142,19 @@ class Leading:
         return None
 
     async def check(self) -> list[Finding]:
-        return list(await self._station.preflight("check"))
+        """This Spark's checks, the other Sparks' own, and what the links show of both ends."""
+        rails = self.leader.course.links or self.leader.found().links
+        async with asyncio.TaskGroup() as tasks:
+            own = tasks.create_task(self._station.preflight("check", rails), name="own checks")
+            others = [tasks.create_task(_ask(peer), name=f"checks of {peer.node.name}") for peer in self._peers]
+        findings = [*own.result(), *(finding for other in others for finding in other.result())]
+        return list(dict.fromkeys((*findings, *self.leader.found().findings)))
 
     async def plan(self) -> dict[str, Any]:
         """Every rank as it would be started now, from what each Spark last said of itself."""
         config = self._station.config
         found = self.leader.found()
-        inventories = {s.name: s.inventory for s in self.leader.world.sparks if s.inventory is not None}
+        inventories = self._inventories()
         findings = list(found.findings)
         ranks = []
         for rank, node in enumerate(config.node):
@@ -193,6 +202,9 @@ class Leading:
         if inventory is None:
             return next(iter(station.watcher.findings), _unread(station.place.me))
         return links.dial(station.config, station.place.me, inventory, node)
+
+    def _inventories(self) -> dict[str, Inventory]:
+        return {spark.name: spark.inventory for spark in self.leader.world.sparks if spark.inventory is not None}
 
     def _rewire(self) -> None:
         for peer in self._peers:
@@ -251,6 +263,26 @@ class Leading:
             }
         )
         self._pulse().changed()
+
+
+async def _ask(peer: Peer) -> tuple[Finding, ...]:
+    """A worker's own checks, or why they cannot be had."""
+    if peer.known.problem is not None:
+        return (peer.known.problem,)
+    try:
+        return await peer.check(CHECK_SECONDS)
+    except TimeoutError:
+        return (
+            Finding(
+                code="preflight.no-answer",
+                severity=Severity.UNKNOWN,
+                node=peer.node.name,
+                subject="its own checks",
+                measured=f"no answer within {CHECK_SECONDS:g} s",
+                wanted="its findings",
+                fix=f"Run glm-spark check on {peer.node.name}.",
+            ),
+        )
 
 
 def _level(course: Course) -> int:

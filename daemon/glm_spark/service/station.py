@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from glm_spark.config.model import Config
 from glm_spark.engine import tensorfold
 from glm_spark.engine.rank import Rank
 from glm_spark.engine.runtime import Runtime
-from glm_spark.engine.spec import RankSpec
+from glm_spark.engine.spec import Link, RankSpec
 from glm_spark.fabric import links
 from glm_spark.fabric.inventory import Inventory
 from glm_spark.fabric.watch import Watcher
@@ -64,11 +64,12 @@ class Station:
         peers = [node.address for node in config.node if node.address and node.name != place.me]
         self.watcher = Watcher(peers, self._inventory_changed, node=place.me)
         self.on_inventory: list[Callable[[Inventory], None]] = []
-        trade = Trade(self.preflight, self.specify, self._recruit, runtime)
+        self.peers: Callable[[], Mapping[str, Inventory]] = dict  # the leader knows the others' inventories
+        trade = Trade(lambda goal: self.preflight("start", goal.links), self.specify, self._recruit, runtime)
         self.post = Post(place.me, config.cluster.name, trade, GenerationFile(place.state / "generation"), on_change)
 
     def self(self) -> Self:
-        return Self(self.opening, self.hello, lambda: self.watcher.inventory, memory.read)
+        return Self(self.opening, self.hello, lambda: self.watcher.inventory, memory.read, self.preflight)
 
     def opening(self) -> Opening:
         return Opening(
@@ -90,21 +91,23 @@ class Station:
             self._hello = (self.config, self._hello[1].model_copy(update={"generation": generation}))
         return self._hello[1]
 
-    def fabric_addresses(self) -> set[str]:
-        """This Spark's addresses on the cable, as last read."""
+    def fabric_addresses(self) -> dict[str, str]:
+        """This Spark's addresses on the cable as last read, each with its netdev."""
         inventory = self.watcher.inventory
         if inventory is None:
-            return set()
+            return {}
         netdevs = links.fabric_netdevs(self.config, inventory)
-        return {text.partition("/")[0] for netdev in netdevs for text in netdev.addresses}
+        return {text.partition("/")[0]: netdev.name for netdev in netdevs for text in netdev.addresses}
 
-    async def preflight(self, moment: Moment = "start") -> tuple[Finding, ...]:
+    async def preflight(self, moment: Moment = "check", rails: tuple[Link, ...] = ()) -> tuple[Finding, ...]:
         context = Context(
             config=self.config,
             me=self.place.me,
             moment=moment,
             inventory=await self._fresh_inventory(),
             token=self.token,
+            peers=self.peers(),
+            links=rails,
             reader=self.watcher.findings,
         )
         return await runner.run(context)

@@ -115,7 +115,7 @@ class Working:
         return self._ask_the_leader("stop")
 
     async def check(self) -> list[Finding]:
-        return list(await self._station.preflight("check"))
+        return list(await self._station.preflight())
 
     async def plan(self) -> dict[str, Any]:
         finding = self._ask_the_leader("plan").findings[0]

@@ -62,8 +62,11 @@ async def run(context: Context) -> Iterable[Finding]:
 
 
 def _told(context: Context, way: Way, results: dict[Way, ProbeResult]) -> tuple[Finding, ...]:
-    """Silence on one rail is a fault of that rail only when the same peer answers on another."""
-    answering = any(other.peer == way.peer and result.largest_ok for other, result in results.items())
+    """Silence on a rail is a fault of the rail when the peer's daemon is known to run: it answers on another, or
+    the set is about to start."""
+    answering = context.moment == "start" or any(
+        other.peer == way.peer and result.largest_ok for other, result in results.items()
+    )
     return path_findings(context.me, way.peer, way.netdev, way.address, results[way], answering=answering)
 
 
