@@ -136,7 +136,7 @@ class Tuning(Section):
     )
 
 
-_ENGINE_VARIABLE = re.compile(r"^(TENSORFOLD|TF_GLM|TF_ROCE)_[A-Z0-9_]+$")
+_ENGINE_VARIABLE = re.compile(r"(TENSORFOLD|TF_GLM|TF_ROCE)_[A-Z0-9_]+")
 # Derived on each Spark from its own end of the cable; one value for all ranks would be wrong on most of them.
 _OWN_TO_A_SPARK = frozenset({"TF_ROCE_HCA"})
 
@@ -232,7 +232,7 @@ class Engine(Section):
         """Names the engine knows, each set in one place only. An empty variable is never passed on."""
         owned = variables()
         for name, text in value.items():
-            if not _ENGINE_VARIABLE.match(name):
+            if not _ENGINE_VARIABLE.fullmatch(name):
                 raise ValueError(f"{name[:60]!r}: only TENSORFOLD_*, TF_GLM_* and TF_ROCE_* names are passed on")
             if name in owned:
                 raise ValueError(f"{name} has a setting of its own, {owned[name]}; set it there")

@@ -114,8 +114,11 @@ def judge(data: dict[str, Any]) -> tuple[Config | None, list[Fault]]:
         try:
             config = Config.model_validate(left, context=rules.LATER)
         except ValidationError as error:
+            before = len(faults)
             for detail in error.errors(include_url=False, include_context=False):
                 _set_aside(left, detail, faults)
+            if len(faults) == before:  # else this would go on for ever
+                raise AssertionError(f"a fault that belongs to no key: {error}") from None
     suspects.update(re.sub(r"(?<=\w)\[\d+\]$", "", fault.path) for fault in faults)
     suspects.update(fault.path for fault in faults)
     for fault in rules.faults(config):
@@ -193,14 +196,14 @@ def _set_aside(left: dict[str, Any], detail: ErrorDetails, faults: list[Fault]) 
             index = steps.pop(0)
             path, holder = f"{path}[{index}]", holder[index]
     else:
-        raise AssertionError(f"a fault of the whole table {path}: {detail['msg']}")
+        return  # pydantic finds a list too short when it has refused one of its entries
     if name not in holder and detail["type"] != "missing":
         return  # a union reports each of its alternatives
     value = holder.pop(name, None)
     if name == "name" and section is not Config and path.startswith("node["):
         holder[name] = f"{rules.UNNAMED}{path[5:6]}"
     if detail["type"] == "missing":
-        faults.append(Fault(path, f"missing; {field.description}"))
+        faults.append(Fault(path, f"missing; {field.description} is wanted"))
         return
     if isinstance(value, list) and steps and isinstance(steps[0], int):
         path, value = f"{path}[{steps[0]}]", value[steps[0]]

@@ -6,6 +6,7 @@ import difflib
 
 from glm_spark.config.engine import variables
 from glm_spark.config.keys import Section
+from glm_spark.config.model import Config
 from glm_spark.config.tree import header, table, tables
 
 
@@ -17,9 +18,11 @@ def meant(name: str, path: str, section: type[Section]) -> tuple[str, str]:
     owned = variables()
     if name in owned:
         return f"the setting for it is {owned[name]}", owned[name]
+    if path and name in Config.model_fields:
+        return f"it is a table of its own; write {header(name)} on a line of its own", name
     elsewhere = [where for where, other in tables() if name in other.model_fields and where != path]
     if elsewhere:
-        places = [_home(where, name) for where in elsewhere]
+        places = [header(where) for where in elsewhere]
         return f"it belongs in {' or '.join(places)}", _join(elsewhere[0], name) if len(elsewhere) == 1 else ""
     folded = name.lower().replace("-", "_")
     near = difflib.get_close_matches(folded, list(section.model_fields), n=1, cutoff=0.6)
@@ -29,13 +32,9 @@ def meant(name: str, path: str, section: type[Section]) -> tuple[str, str]:
     near = difflib.get_close_matches(folded, list(keys), n=1, cutoff=0.75)
     if near:
         where = keys[near[0]]
-        return f"did you mean {near[0]} in {_home(where, near[0])}?", _join(where, near[0])
+        written = f"{near[0]} in {header(where)}" if where else header(near[0])
+        return f"did you mean {written}?", _join(where, near[0])
     return "leave it out; config.toml.example lists every key", ""
-
-
-def _home(where: str, name: str) -> str:
-    """Where a key stands: its table, or the file's top level for a table itself."""
-    return header(where) if where else f"the top level, as {header(name)}"
 
 
 def _written(name: str, section: type[Section]) -> str:

@@ -37,7 +37,7 @@ def _phrase(annotation: Any, metadata: Iterable[Any], unit: str) -> str:
     if origin in (Union, types.UnionType):
         return _either([_phrase(part, (), unit) for part in get_args(annotation)])
     if origin is tuple:
-        return "a list of texts in brackets, each in quotes"
+        return "a list of texts, each in quotes,"
     if origin is dict:
         return "a table of names and texts"
     if annotation is bool:
