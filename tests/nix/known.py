@@ -8,7 +8,6 @@ from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_ori
 
 from pydantic.fields import FieldInfo
 
-from glm_spark.config.model import Config
 from glm_spark.config.tree import table, tables
 
 _KINDS: dict[Any, str] = {

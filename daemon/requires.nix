@@ -1,0 +1,11 @@
+# What the daemon imports: pyproject.toml's dependencies, and pyverbs, which no index has in a form that builds.
+python: with python; [
+  aiohttp
+  prometheus-client
+  pydantic
+  pyroute2
+  pyverbs
+  rich
+  sdnotify
+  tomli
+]
