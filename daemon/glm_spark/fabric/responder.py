@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
+import functools
 import logging
 import socket
 from collections.abc import Iterable, Mapping
 from types import TracebackType
-from typing import cast
 
 from glm_spark.fabric.datagram import ANSWER, ASK, SMALLEST, Datagram, pack, unpack
 
@@ -64,7 +65,7 @@ class Responder:
             except OSError as error:
                 self.failed[address] = error.strerror or str(error)
                 continue
-            transport, _ = await loop.create_datagram_endpoint(lambda: _Answering(self._key), sock=bound)
+            transport, _ = await loop.create_datagram_endpoint(functools.partial(_Answering, self._key, bound), sock=bound)
             self._open[(address, netdev)] = transport
 
     def close(self) -> None:
@@ -91,16 +92,12 @@ def udp_socket(netdev: str, source: str, port: int) -> socket.socket:
 
 
 class _Answering(asyncio.DatagramProtocol):
-    def __init__(self, key: bytes) -> None:
+    def __init__(self, key: bytes, bound: socket.socket) -> None:
         self._key = key
+        self._bound = bound
         self._second = 0
         self._checked = 0
         self._answered = 0
-        self._transport: asyncio.DatagramTransport | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # Until Python 3.12 asyncio's own transport does not derive from the class it implements.
-        self._transport = cast(asyncio.DatagramTransport, transport)
 
     def datagram_received(self, data: bytes, addr: tuple[str, int]) -> None:
         second = int(asyncio.get_running_loop().time())
@@ -110,26 +107,27 @@ class _Answering(asyncio.DatagramProtocol):
         if self._checked > _CHECKS_A_SECOND or self._answered >= ANSWERS_A_SECOND:
             return
         ask = unpack(data, self._key)
-        if ask is None or ask.kind != ASK or self._transport is None:
+        if ask is None or ask.kind != ASK:
             return
         self._answered += 1
-        answer(self._transport, data, ask, addr, self._key)
+        answer(self._bound, data, ask, addr, self._key)
 
     def error_received(self, exc: Exception) -> None:
         log.debug("a probe's answer was not taken: %s", exc)
 
 
-def answer(transport: asyncio.DatagramTransport, data: bytes, ask: Datagram, addr: tuple[str, int], key: bytes) -> None:
+def answer(own: socket.socket, data: bytes, ask: Datagram, addr: tuple[str, int], key: bytes) -> None:
     """Send an ask back as an answer of the same size; a small one that says so where the own MTU is in the way."""
-    own = transport.get_extra_info("socket")
     try:
+        # Straight from the socket: a transport would keep back what does not go out now, and the size's error with it.
         own.sendto(pack(Datagram(ANSWER, ask.sequence, ask.nonce), len(data), key), addr)
     except OSError as error:
         if error.errno != errno.EMSGSIZE:
             log.debug("a probe from %s was not answered: %s", addr[0], error)
             return
         short = Datagram(ANSWER, ask.sequence, ask.nonce, short_of=_own_mtu(own, addr))
-        transport.sendto(pack(short, SMALLEST, key), addr)
+        with contextlib.suppress(OSError):
+            own.sendto(pack(short, SMALLEST, key), addr)
 
 
 def _own_mtu(own: socket.socket, addr: tuple[str, int]) -> int:
