@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from glm_spark.config.model import Config
@@ -33,6 +34,27 @@ def ends_of(config: Config, node: str, inventory: Inventory) -> list[End]:
                 seen.add(interface.network)
                 found.append(End(node, netdev, str(interface.ip), interface.network))
     return found
+
+
+def addresses_twice(ends: Mapping[str, list[End]]) -> dict[str, Finding]:
+    """An error for each address that more than one netdev has, on one Spark or on several."""
+    owners: dict[str, list[End]] = {}
+    for node in sorted(ends):
+        for end in sorted(ends[node], key=lambda end: end.netdev.name):
+            owners.setdefault(end.address, []).append(end)
+    return {
+        address: Finding(
+            code="fabric.address-twice",
+            severity=Severity.ERROR,
+            node=those[0].node,
+            subject=f"address {address}",
+            measured="on " + " and on ".join(f"{end.netdev.name} of {end.node}" for end in those),
+            wanted="one netdev an address",
+            fix=f"Give {those[-1].netdev.name} on {those[-1].node} an address of its own.",
+        )
+        for address, those in sorted(owners.items())
+        if len(those) > 1
+    }
 
 
 def gid_of(inventory: Inventory, netdev: str, address: str) -> Gid | None:

@@ -14,7 +14,7 @@ from itertools import combinations
 from glm_spark.config.model import Config
 from glm_spark.engine.spec import Link, LocalRail
 from glm_spark.fabric.dial import Dial, dial
-from glm_spark.fabric.ends import End, end_fault, ends_of, gid_of
+from glm_spark.fabric.ends import End, addresses_twice, end_fault, ends_of, gid_of
 from glm_spark.fabric.inventory import Inventory
 from glm_spark.fabric.selection import fabric_netdevs, rail_key
 from glm_spark.fabric.told import link_status, missing_edge, unused_netdevs
@@ -62,15 +62,20 @@ def find(config: Config, inventories: Mapping[str, Inventory]) -> Found:
     known = [node.name for node in config.node if node.name in inventories]
     findings.extend(_unread(name) for name in (node.name for node in config.node) if name not in inventories)
     ends = {name: ends_of(config, name, inventories[name]) for name in known}
+    twice = addresses_twice(ends)
+    findings.extend(twice.values())
     shared = _shared_by_three(ends)
     findings.extend(_shared_finding(network, ends) for network in shared)
     for a, b in combinations(known, 2):
-        usable = {name: [end for end in ends[name] if end.network not in shared] for name in (a, b)}
+        usable = {
+            name: [end for end in ends[name] if end.network not in shared and end.address not in twice]
+            for name in (a, b)
+        }
         pairs, told = _pair(config, inventories, usable[a], usable[b])
         findings.extend(told)
         if pairs:
             links.append(Link(a=a, b=b, rails=tuple((one.address, other.address) for one, other in pairs)))
-        elif not any(finding.severity is Severity.ERROR for finding in told) and not shared:
+        elif not any(finding.severity is Severity.ERROR for finding in told) and not shared and not twice:
             findings.append(missing_edge(config, a, inventories[a], b, inventories[b]))
     for name in known:
         findings.extend(unused_netdevs(config, name, inventories[name], tuple(links)))
