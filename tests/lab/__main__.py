@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import threading
 import time
@@ -18,6 +19,8 @@ from .verbs import pingpong
 
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
+    # a lab that is told to end removes its machines and files as after Ctrl-C
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     return int(arguments.act(arguments))
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import shutil
-import tempfile
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import TypeVar
 
 from . import host, image, qemu
 from .lan import Lan
+from .rundir import RunDirectory
 from .spark import Spark
 from .topology import Cable, Port, Topology, ports
 
@@ -27,7 +26,8 @@ class Lab:
         self.topology = topology
         self.arch = arch or host.arch()
         self.image = image.ensure(self.arch)
-        self.place = qemu.Place(Path(tempfile.mkdtemp(prefix="lab-")))
+        self._directory = RunDirectory()
+        self.place = qemu.Place(self._directory.path)
         self._lan = Lan(self.place.directory, topology.sparks)
         self._pulled: set[Cable] = set()
         self.sparks: dict[int, Spark] = {
@@ -84,7 +84,7 @@ class Lab:
     def close(self) -> None:
         self.off()
         self._lan.close()
-        shutil.rmtree(self.place.directory, ignore_errors=True)
+        self._directory.remove()
 
     # --- cables
 

@@ -17,6 +17,7 @@ from . import host
 from .image import CODE, GUEST_PYTHON
 from .lab import Lab
 from .machine import archive
+from .spark import Spark
 from .topology import Function, lan_address, spark_name
 
 Say = Callable[[str], None]
@@ -83,11 +84,17 @@ def settings(lab: Lab, changes: Mapping[str, Any] | None = None) -> dict[str, An
     return merged(base, changes or {})
 
 
+def unit_file(tables: Mapping[str, Any]) -> bytes:
+    """The project's own unit for the configured runtime; as a process the ranks run as an ordinary user."""
+    as_process = tables["engine"]["runtime"] == "process"
+    return (_DAEMON / "systemd" / ("glm-spark-process.service" if as_process else "glm-spark.service")).read_bytes()
+
+
 def install(lab: Lab, tables: Mapping[str, Any], standin: str = "{}") -> None:
     """Push code, unit, configuration, token and the stand-in's script; nothing is started."""
     packed = archive(code())
     token = secrets.token_hex(32) + "\n"
-    units = {path.name: path.read_bytes() for path in sorted((_DAEMON / "systemd").glob("*.service"))}
+    units = {f"{UNIT}.service": unit_file(tables)}
 
     def one(number: int) -> None:
         spark = lab[number]
@@ -103,3 +110,13 @@ def install(lab: Lab, tables: Mapping[str, Any], standin: str = "{}") -> None:
         spark.write(STANDIN_SCRIPT, standin)
 
     lab.together(lambda spark: one(spark.number))
+
+
+def start(lab: Lab) -> None:
+    """`systemctl start` on every Spark at once, without waiting: the leader's start returns when the set is live."""
+    lab.together(lambda spark: spark.run(f"systemctl start --no-block {UNIT}"))
+
+
+def control(spark: Spark, path: str) -> str:
+    """GET on a Spark's control port over its loopback: HTTP status, a line break, the body."""
+    return spark.out(f"curl -s -m 20 -w '\\n%{{http_code}}' http://127.0.0.1:8899{path}")
