@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import socket
-from pathlib import Path
 
 from glm_spark.finding import Finding, Severity
-
-_SOCKET_LINK = re.compile(r"^socket:\[(\d+)\]$")
-_LISTEN = "0A"
+from glm_spark.preflight import holders
+from glm_spark.preflight.aside import in_a_thread
 
 
 class BindFault(Exception):
@@ -22,51 +19,27 @@ class BindFault(Exception):
         self.finding = finding
 
 
-def _listening_inodes(port: int) -> set[str]:
-    """Inodes of the sockets that listen on a TCP port in this network namespace."""
-    inodes: set[str] = set()
-    for table in ("/proc/self/net/tcp", "/proc/self/net/tcp6"):
-        try:
-            lines = Path(table).read_text().splitlines()[1:]
-        except OSError:
-            continue  # IPv6 can be switched off
-        for line in lines:
-            fields = line.split()
-            if fields[3] == _LISTEN and int(fields[1].rpartition(":")[2], 16) == port:
-                inodes.add(fields[9])
-    return inodes
+def _owner(address: str, port: int) -> str:
+    """Who listens there, as "name (pid 123)"; "" when nobody does or this user may not see it. Reads all of /proc."""
+    inodes = {
+        one.inode
+        for one in holders.listeners()
+        if one.port == port and (one.address in (address, "0.0.0.0", "::") or address in ("0.0.0.0", "::"))
+    }
+    owners = holders.owners(inodes)
+    return next((f"{owner.program} (pid {owner.pid})" for owner in owners.values()), "")
 
 
-def port_owner(port: int) -> str:
-    """Who listens on a TCP port, as "name (pid 123)"; "" when nobody does or this user may not see it.
-
-    Reads /proc of every process: some milliseconds, so call it off the event loop.
-    """
-    inodes = _listening_inodes(port)
-    if not inodes:
-        return ""
-    for process in Path("/proc").iterdir():
-        if not process.name.isdigit():
-            continue
-        try:
-            links = [os.readlink(entry.path) for entry in os.scandir(process / "fd")]
-        except OSError:
-            continue  # it ended meanwhile, or is another user's
-        held = {match[1] for link in links if (match := _SOCKET_LINK.match(link))}
-        if held & inodes:
-            try:
-                return f"{(process / 'comm').read_text().strip()} (pid {process.name})"
-            except OSError:
-                continue
-    return ""
-
-
-def bind_fault(node: str, setting: str, address: str, port: int, fault: OSError) -> BindFault:
+async def bind_fault(node: str, setting: str, address: str, port: int, fault: OSError) -> BindFault:
     """What to tell about a bind that failed. `setting` is the key of config.toml that names the port."""
+    return await in_a_thread(lambda: _bind_fault(node, setting, address, port, fault), "bind-fault")
+
+
+def _bind_fault(node: str, setting: str, address: str, port: int, fault: OSError) -> BindFault:
     subject = f"TCP {address}:{port}"
     wanted = f"free, for {setting}"
     if fault.errno == errno.EADDRINUSE:
-        owner = port_owner(port)
+        owner = _owner(address, port)
         finding = Finding(
             code="port.busy",
             severity=Severity.ERROR,

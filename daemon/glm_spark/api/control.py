@@ -5,7 +5,6 @@ Which of the three a request came in on is the address its connection was accept
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import errno
 import hmac
@@ -26,7 +25,7 @@ from glm_spark.api.bind import BindFault, bind_fault, listening_socket
 from glm_spark.api.gate import Gate
 from glm_spark.api.keys import presented_key
 from glm_spark.api.metrics import Metrics
-from glm_spark.api.noise import http_log
+from glm_spark.api.server import Listeners
 from glm_spark.api.source import Refused, Source
 from glm_spark.config import directories
 from glm_spark.config.model import Config
@@ -36,7 +35,6 @@ log = logging.getLogger(__name__)
 
 LOOPBACK = "127.0.0.1"
 SOCKET_NAME = "control.sock"
-IDLE_SECONDS = 75.0
 STOP_SECONDS = 1.0
 SessionHandler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 _Route = Callable[[], Awaitable[web.Response]]
@@ -89,24 +87,20 @@ class Control:
         self._node = node or socket.gethostname()
         self._metrics = Metrics(config, source, gate)
         self.socket_path = (runtime or directories.runtime(os.environ)) / SOCKET_NAME
-        self._server: web.Server | None = None
-        self._listeners: dict[str, asyncio.Server] = {}
-        self._socket_listener: asyncio.Server | None = None
+        self._listeners: Listeners | None = None
 
     @property
     def bound(self) -> frozenset[str]:
         """The addresses it listens on."""
-        return frozenset(self._listeners)
+        return self._listeners.names - {SOCKET_NAME} if self._listeners is not None else frozenset()
 
     async def start(self) -> None:
         """Listen on loopback and control.sock, and where metrics.listen says. Raises BindFault."""
-        self._server = web.Server(
-            self._handle, access_log=None, logger=http_log, keepalive_timeout=IDLE_SECONDS, lingering_time=1.0
-        )
+        self._listeners = Listeners(self._handle)
         try:
             await self._listen(LOOPBACK)
         except OSError as fault:
-            raise await asyncio.to_thread(bind_fault, self._node, "control.port", LOOPBACK, self._port, fault) from None
+            raise await bind_fault(self._node, "control.port", LOOPBACK, self._port, fault) from None
         await self._listen_on_socket()
         await self._metrics.start(self._node)
 
@@ -116,44 +110,35 @@ class Control:
         One that this Spark does not have (any more) is passed over: the next call may find it. What keeps a present
         address from being bound is returned.
         """
+        assert self._listeners is not None
         wanted = addresses | {LOOPBACK}
-        for gone in self._listeners.keys() - wanted:
-            self._listeners.pop(gone).close()
+        for gone in self.bound - wanted:
+            self._listeners.leave(gone)
         findings = []
-        for address in sorted(wanted - self._listeners.keys()):
+        for address in sorted(wanted - self.bound):
             try:
                 await self._listen(address)
             except OSError as fault:
                 if fault.errno != errno.EADDRNOTAVAIL:
-                    told = await asyncio.to_thread(bind_fault, self._node, "control.port", address, self._port, fault)
+                    told = await bind_fault(self._node, "control.port", address, self._port, fault)
                     findings.append(told.finding)
         return tuple(findings)
 
     async def stop(self) -> None:
         """Stop listening and end every connection. May be called twice."""
-        for listener in self._listeners.values():
-            listener.close()
-        self._listeners.clear()
-        if self._socket_listener is not None:
-            self._socket_listener.close()
-            self._socket_listener = None
-            self.socket_path.unlink(missing_ok=True)
-        if self._server is not None:
-            await self._server.shutdown(STOP_SECONDS)
-            self._server = None
+        if self._listeners is not None:
+            if SOCKET_NAME in self._listeners.names:
+                self.socket_path.unlink(missing_ok=True)  # first: later it could be a successor's
+            await self._listeners.stop(STOP_SECONDS)
+            self._listeners = None
         await self._metrics.stop()
 
     async def _listen(self, address: str) -> None:
-        assert self._server is not None
-        sock = listening_socket(address, self._port)
-        try:
-            self._listeners[address] = await asyncio.get_running_loop().create_server(self._server, sock=sock)
-        except OSError:
-            sock.close()
-            raise
+        assert self._listeners is not None
+        await self._listeners.listen(address, listening_socket(address, self._port))
 
     async def _listen_on_socket(self) -> None:
-        assert self._server is not None
+        assert self._listeners is not None
         path = self.socket_path
         self._clear(path)
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -166,7 +151,7 @@ class Control:
                 with contextlib.suppress(PermissionError):  # unprivileged and no member: only its own user gets in
                     os.chown(path, -1, group)
             sock.setblocking(False)
-            self._socket_listener = await asyncio.get_running_loop().create_unix_server(self._server, sock=sock)
+            await self._listeners.listen(SOCKET_NAME, sock)
         except OSError as fault:
             sock.close()
             raise self._socket_fault(os.strerror(fault.errno or 0), "a writable runtime directory") from None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import ipaddress
 import socket
 from pathlib import Path
@@ -15,7 +14,7 @@ from glm_spark.api.bind import BindFault, bind_fault, listening_socket
 from glm_spark.api.exchange import Exchange
 from glm_spark.api.gate import Cut, Gate
 from glm_spark.api.keys import Keys
-from glm_spark.api.noise import http_log
+from glm_spark.api.server import Listeners
 from glm_spark.api.source import Readiness, Source
 from glm_spark.api.upload import Held, Refusal, Upload
 from glm_spark.config.model import Config
@@ -23,8 +22,6 @@ from glm_spark.finding import Finding
 
 __all__ = ["BindFault", "Front"]
 
-IDLE_SECONDS = 75.0  # a connection that sends no (whole) request head for so long is closed
-LINGER_SECONDS = 2.0  # how long a refused upload is read on, so that its sender sees the answer
 CONNECT_SECONDS = 5.0
 STOP_SECONDS = 2.0
 _NO_KEY = "-"
@@ -42,15 +39,8 @@ class Front:
         self._held = Held(2 * config.api.max_body_mib << 20)
         self._names: frozenset[str] = frozenset()
         self._session: aiohttp.ClientSession | None = None
-        self._server: web.Server | None = None
-        self._listener: asyncio.Server | None = None
+        self._listeners: Listeners | None = None
         self.reload(config)
-
-    @property
-    def port(self) -> int:
-        """The port it listens on."""
-        assert self._listener is not None
-        return int(self._listener.sockets[0].getsockname()[1])
 
     @property
     def held_bytes(self) -> int:
@@ -76,7 +66,7 @@ class Front:
         try:
             sock = listening_socket(api.host, api.port)
         except OSError as fault:
-            raise await asyncio.to_thread(bind_fault, self._node, "api.port", api.host, api.port, fault) from None
+            raise await bind_fault(self._node, "api.port", api.host, api.port, fault) from None
         # One connection a request: an engine that closes an idle one just as it is used again would fail a request.
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, force_close=True),
@@ -85,25 +75,14 @@ class Front:
             cookie_jar=aiohttp.DummyCookieJar(),
             trust_env=False,
         )
-        self._server = web.Server(
-            self._handle,
-            handler_cancellation=True,
-            access_log=None,
-            logger=http_log,
-            auto_decompress=False,
-            keepalive_timeout=IDLE_SECONDS,
-            lingering_time=LINGER_SECONDS,
-        )
-        self._listener = await asyncio.get_running_loop().create_server(self._server, sock=sock, backlog=256)
+        self._listeners = Listeners(self._handle, cancels=True)
+        await self._listeners.listen("api", sock)
 
     async def stop(self) -> None:
         """Stop listening and end every connection; drain or close the gate first. May be called twice."""
-        if self._listener is not None:
-            self._listener.close()
-            self._listener = None
-        if self._server is not None:
-            await self._server.shutdown(STOP_SECONDS)
-            self._server = None
+        if self._listeners is not None:
+            await self._listeners.stop(STOP_SECONDS)
+            self._listeners = None
         if self._session is not None:
             await self._session.close()
             self._session = None
@@ -117,13 +96,14 @@ class Front:
             )
         if request.path == "/healthz":
             return answers.healthy()
-        readiness = self._readiness()
         if request.path == "/readyz":
-            return answers.ready(readiness)
+            return answers.ready(self._readiness())
         key = await self._admit(request)
         if isinstance(key, web.Response):
             self._gate.counts[_NO_KEY, "refused"] += 1
             return key
+        # From here to the passage nothing may wait: the gate could close in between, and nobody would cut this one.
+        readiness = self._readiness()
         if not readiness.live:
             self._gate.counts[key, "refused"] += 1
             return answers.not_ready(self._config.model.name, readiness)

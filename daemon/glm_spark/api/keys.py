@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hashlib
 import hmac
 import os
 import stat
-import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
 
 from glm_spark.finding import Finding, Severity
+from glm_spark.preflight.aside import in_a_thread
 
 LOOK_SECONDS = 1.0  # the file is looked at no more often than this
 READ_SECONDS = 1.0  # a disk that takes longer keeps the keys known so far
 MAX_BYTES = 1 << 20
 
-Answer = TypeVar("Answer")
 _Stamp = tuple[int, int, int, int, int]
 
 
@@ -100,33 +97,6 @@ def _unusable(path: Path, node: str, stamp: _Stamp | None, measured: str, fix: s
     return _Reading(stamp, (), finding)
 
 
-async def _aside(call: Callable[[], Answer]) -> Answer:
-    """Run a blocking call in a thread of its own, which a disk that never answers can neither make the pool's
-    other users wait for nor keep the daemon from ending (asyncio's own pool is joined at exit)."""
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[Answer] = loop.create_future()
-
-    def settle(answer: Answer | None, fault: BaseException | None) -> None:
-        if done.done():
-            return
-        if fault is not None:
-            done.set_exception(fault)
-        else:
-            done.set_result(answer)  # type: ignore[arg-type]
-
-    def work() -> None:
-        answer, fault = None, None
-        try:
-            answer = call()
-        except Exception as raised:  # noqa: BLE001  (handed to the waiting coroutine)
-            fault = raised
-        with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile: nobody waits any more
-            loop.call_soon_threadsafe(settle, answer, fault)
-
-    threading.Thread(target=work, name="keys-file", daemon=True).start()
-    return await done
-
-
 class Keys:
     """The keys of one file. `finding` is what is wrong with it now, None when it is fine."""
 
@@ -149,7 +119,7 @@ class Keys:
                 return
             known = self._known
             self._looked = time.monotonic()
-            self._look = asyncio.create_task(_aside(lambda: _read(self._path, self._node, known)))
+            self._look = asyncio.create_task(in_a_thread(lambda: _read(self._path, self._node, known), "keys-file"))
         look = self._look
         # Only the first request waits for a disk that is late; the others must not all become slow.
         await asyncio.wait({look}, timeout=0 if self._late else READ_SECONDS)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import get_args
@@ -16,7 +15,7 @@ from prometheus_client.registry import Collector
 from glm_spark.api import answers
 from glm_spark.api.bind import bind_fault, listening_socket
 from glm_spark.api.gate import Gate
-from glm_spark.api.noise import http_log
+from glm_spark.api.server import Listeners
 from glm_spark.api.source import Source
 from glm_spark.config.model import Config
 from glm_spark.status import LeaderState, RankState, Status, WorkerState
@@ -140,17 +139,11 @@ class Metrics:
         self._config = config
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(_Scrape(source, gate))
-        self._server: web.Server | None = None
-        self._listener: asyncio.Server | None = None
+        self._listeners: Listeners | None = None
 
     def response(self) -> web.Response:
         """The metrics now, in Prometheus' text format."""
         return web.Response(body=generate_latest(self._registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
-
-    @property
-    def port(self) -> int | None:
-        """Where it listens, None when nowhere."""
-        return int(self._listener.sockets[0].getsockname()[1]) if self._listener is not None else None
 
     async def start(self, node: str) -> None:
         """Listen when metrics.listen is set. Raises BindFault."""
@@ -162,17 +155,14 @@ class Metrics:
             sock = listening_socket(host, int(port))
         except (OSError, OverflowError) as fault:
             cause = fault if isinstance(fault, OSError) else OSError(str(fault))
-            raise await asyncio.to_thread(bind_fault, node, "metrics.listen", host, int(port), cause) from None
-        self._server = web.Server(self._handle, access_log=None, logger=http_log, keepalive_timeout=75.0)
-        self._listener = await asyncio.get_running_loop().create_server(self._server, sock=sock)
+            raise await bind_fault(node, "metrics.listen", host, int(port), cause) from None
+        self._listeners = Listeners(self._handle)
+        await self._listeners.listen("metrics", sock)
 
     async def stop(self) -> None:
-        if self._listener is not None:
-            self._listener.close()
-            self._listener = None
-        if self._server is not None:
-            await self._server.shutdown(1.0)
-            self._server = None
+        if self._listeners is not None:
+            await self._listeners.stop(1.0)
+            self._listeners = None
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         if request.path != "/metrics" or request.method not in ("GET", "HEAD"):

@@ -7,6 +7,7 @@ import hashlib
 import json
 import socket
 from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,10 +33,15 @@ DEAD = Readiness(live=False, state="recovering", code="rank.lost", reason=LOST)
 TOKEN = b"a-token-of-at-least-thirty-two-bytes"
 
 
+def free_ports(count: int) -> list[int]:
+    """Ports nobody listens on now, each another one."""
+    with ExitStack() as stack:
+        probes = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        return [probe.getsockname()[1] for probe in probes]
+
+
 def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port: int = probe.getsockname()[1]
-        return port
+    return free_ports(1)[0]
 
 
 async def until(holds: Callable[[], bool]) -> None:
@@ -48,8 +54,8 @@ async def until(holds: Callable[[], bool]) -> None:
 def configured(**sections: dict[str, Any]) -> Config:
     """Two Sparks, every port free."""
     ports = {"api": "port", "control": "port", "engine": "http_port"}
-    for section, name in ports.items():
-        sections[section] = {name: free_port()} | sections.get(section, {})
+    for (section, name), port in zip(ports.items(), free_ports(len(ports)), strict=True):
+        sections[section] = {name: port} | sections.get(section, {})
     nodes = [{"name": "spark-1"}, {"name": "spark-2", "address": "192.168.100.2"}]
     return Config.model_validate({"node": nodes, **sections})
 

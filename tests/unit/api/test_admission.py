@@ -8,17 +8,18 @@ import hashlib
 import os
 import re
 import socket
+import threading
 from pathlib import Path
 
 import aiohttp
 import pytest
 
-from glm_spark.api import keys
+from glm_spark.api import keys, server, upload
 from glm_spark.api.bind import BindFault
 from glm_spark.api.front import Front
 from glm_spark.api.gate import Gate
 from tests.unit.api.conftest import Opener
-from tests.unit.api.parts import LIMIT_S, Daemon, Endpoint, configured, until
+from tests.unit.api.parts import DEAD, LIMIT_S, Daemon, Endpoint, configured, until
 
 KEY = "sk-spark-0123456789abcdef"
 
@@ -130,8 +131,6 @@ async def test_a_missing_empty_or_odd_keys_file_makes_no_key_valid(
 async def test_a_disk_that_never_answers_keeps_the_known_keys_and_is_said(
     opened: Opener, keys_file: Path, client: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import threading
-
     endpoint = await opened(keys_file=str(keys_file))
     assert await status(client, endpoint, x_api_key=KEY) == 200
     release = threading.Event()
@@ -142,14 +141,39 @@ async def test_a_disk_that_never_answers_keeps_the_known_keys_and_is_said(
 
     monkeypatch.setattr(keys, "LOOK_SECONDS", 0.0)
     monkeypatch.setattr(keys, "READ_SECONDS", 0.05)
-    monkeypatch.setattr(keys.os, "open", stuck)
+    monkeypatch.setattr(keys, "_read", stuck)
     try:
         assert await status(client, endpoint, x_api_key=KEY) == 200
         assert await status(client, endpoint, x_api_key="wrong") == 401
         (finding,) = endpoint.front.findings()
         assert finding.code == "api.keys-file-late"
+        monkeypatch.setattr(keys, "READ_SECONDS", 60.0)  # later requests do not wait for it
+        assert await status(client, endpoint, x_api_key=KEY) == 200
     finally:
         release.set()
+
+
+async def test_a_set_that_dies_while_a_key_is_looked_up_is_not_asked(
+    opened: Opener, keys_file: Path, client: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such a request would come after the cut, and hang for ever."""
+    endpoint = await opened(keys_file=str(keys_file))
+    reading, release, read = threading.Event(), threading.Event(), keys._read
+
+    def slow(path: Path, node: str, known: keys._Reading) -> keys._Reading:
+        reading.set()
+        release.wait(LIMIT_S)
+        return read(path, node, known)
+
+    monkeypatch.setattr(keys, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(keys, "_read", slow)
+    async with asyncio.TaskGroup() as group:
+        asked = group.create_task(status(client, endpoint, x_api_key=KEY))
+        await until(reading.is_set)
+        endpoint.gate.close(DEAD)
+        release.set()
+    assert asked.result() == 503
+    assert not endpoint.engine.arrived
 
 
 FOREIGN = [
@@ -246,6 +270,51 @@ async def test_a_client_that_sends_nothing_holds_no_place(opened: Opener, client
     silent[0][1].write(b"POST /v1/echo HTTP/1.1\r\nHost: local")
     assert await status(client, endpoint) == 200
     for _, writer in silent:
+        writer.close()
+
+
+async def test_a_body_that_stops_in_its_middle_gives_its_place_up(
+    endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upload, "SILENCE_SECONDS", 0.05)
+    for framing in ("Content-Length: 100\r\n\r\nhalf", "Transfer-Encoding: chunked\r\n\r\n4\r\nhalf\r\n"):
+        head = await endpoint.head(f"POST /v1/echo HTTP/1.1\r\nHost: localhost\r\n{framing}".encode())
+        assert head.startswith(b"HTTP/1.1 408 ")
+        await until(lambda: not endpoint.gate.busy)
+    assert not endpoint.engine.arrived
+
+
+async def test_a_connection_without_a_whole_request_head_is_closed(
+    opened: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "IDLE_SECONDS", 0.1)
+    endpoint = await opened()
+    for sent in (b"", b"GET /v1/models HTTP/1.1\r\nHost: local"):
+        assert await endpoint.says(sent) == b""
+
+
+async def test_connections_past_the_bound_are_dropped_and_the_others_served(
+    opened: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "MOST_CONNECTIONS", 5)
+    endpoint = await opened()
+    held = [await endpoint.connect() for _ in range(5)]
+    assert await endpoint.says(b"") == b""
+    held[0][1].write(b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+    async with asyncio.timeout(LIMIT_S):
+        assert (await held[0][0].read()).startswith(b"HTTP/1.1 200 ")
+    for _, writer in held:
+        writer.close()
+
+
+async def test_the_endpoint_stops_at_once_with_idle_connections_open(endpoint: Endpoint) -> None:
+    idle = [await endpoint.connect() for _ in range(3)]
+    idle[0][1].write(b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    async with asyncio.timeout(LIMIT_S):
+        await idle[0][0].readuntil(b"\r\n\r\n")
+    async with asyncio.timeout(0.5):
+        await endpoint.front.stop()
+    for _, writer in idle:
         writer.close()
 
 

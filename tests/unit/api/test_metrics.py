@@ -7,6 +7,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from glm_spark.api.gate import Gate
 from glm_spark.api.metrics import Metrics
+from glm_spark.preflight import holders
 from glm_spark.status import EngineStatus, MemoryStatus, NodeStatus
 from tests.unit.api.parts import LOST, Daemon, configured, free_port
 
@@ -94,7 +95,8 @@ def test_what_is_not_known_is_absent_rather_than_zero() -> None:
 async def test_metrics_are_served_elsewhere_only_when_asked_for(client: aiohttp.ClientSession) -> None:
     quiet = Metrics(configured(), told())
     await quiet.start("spark-1")
-    assert quiet.port is None
+    owners = holders.owners({listener.inode for listener in holders.listeners()})
+    assert not any(owner.me for owner in owners.values())
     await quiet.stop()
 
     config = configured(metrics={"listen": f"127.0.0.1:{free_port()}"})
