@@ -21,6 +21,7 @@ START_SECONDS = 10.0  # a keeper is up in 0.02 s; only a disk that does not answ
 LOOK_SECONDS = 5.0  # for one reading of the process table
 KEEPER_SECONDS = 2.0  # how often a keeper that was told to kill, and still holds its tree, is looked at
 SLOWEST_LOOK = 0.5
+OUTPUT_SECONDS = 1.0  # for the end of the output once everything is gone
 
 # What a rank needs of this Spark's own environment: to live, to find CUDA and its compiler, and to put temporary
 # files where the service manager wants them. Nothing else is inherited: no token, no credential, no socket.
@@ -82,8 +83,6 @@ class KeptRank:
 
     async def gone(self) -> None:
         await self._silent.wait()
-        if self._keeper is not None:
-            await self._keeper.wait()
         pause = 0.02
         while not self._told_gone:
             # Without the keeper's word: end by the marks what it left, until nothing is left to end.
@@ -93,6 +92,11 @@ class KeptRank:
                 pause = SLOWEST_LOOK
             await asyncio.sleep(pause)
             pause = min(pause * 2, SLOWEST_LOOK)
+        if self._keeper is not None:
+            # It has ended already. Newer Pythons wait for the end of its output too, which an outsider may hold open.
+            with suppress(TimeoutError):
+                async with asyncio.timeout(OUTPUT_SECONDS):
+                    await self._keeper.wait()
 
     def terminate(self) -> None:
         self._command(b"T")

@@ -40,7 +40,7 @@ class RankView(BaseModel):
     phase_since: float | None = None
     pid: int | None = None
     estimate_gib: float | None = None
-    window: int | None = None  # tokens the engine has room for
+    window: int | None = None  # tokens the engine has room for; beside engine.window-refused the window that would fit
     served_context: int | None = None
     transport: str = Field(default="", max_length=20)
     version: str = Field(default="", max_length=40)

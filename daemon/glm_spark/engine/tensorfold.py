@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from glm_spark.config.engine import variables
 from glm_spark.config.model import Config
 from glm_spark.engine.paths import seen_by_engine
 from glm_spark.engine.spec import LocalRail, RankSpec, Variant
-
-NCCL_CHANNELS = 4  # scripts/nodes.sh: 32 us for a decode-sized all-gather, 80 with NCCL's own choice
 
 
 def model_directory(config: Config) -> str:
@@ -131,12 +130,11 @@ def environment(
 def _shared(config: Config, variant: Variant) -> dict[str, str]:
     """The recipe's switches: the ranks compare them and refuse to start when they differ."""
     tuning, engine = config.engine.tuning, config.engine
-    roce_gathers = config.fabric.transport == "roce" and config.size == 2
     told = {
-        "TF_GLM_MTP": "auto",
+        "TF_GLM_MTP": tuning.mtp,
         "TF_GLM_KV": tuning.kv,
         "TF_GLM_DENSE": tuning.dense,
-        "TF_GLM_COMM": "roce" if roce_gathers else "nccl",
+        "TF_GLM_COMM": config.comm,
         "TF_GLM_COPY_DRAFTS": _switch(tuning.copy_drafts),
         "TF_GLM_COPY_MAX": str(tuning.copy_max),
         "TF_GLM_DFLASH_POLICY": tuning.dflash_policy,
@@ -175,8 +173,8 @@ def _nccl(config: Config, rails: tuple[LocalRail, ...], bootstrap_netdev: str) -
     pair = config.size == 2
     told = {
         "NCCL_SOCKET_IFNAME": (rails[0].netdev if rails else "") if pair else bootstrap_netdev,
-        "NCCL_MIN_NCHANNELS": str(NCCL_CHANNELS),
-        "NCCL_MAX_NCHANNELS": str(NCCL_CHANNELS),
+        "NCCL_MIN_NCHANNELS": str(config.fabric.nccl_channels),
+        "NCCL_MAX_NCHANNELS": str(config.fabric.nccl_channels),
         # INIT and NET are what shows the transport really in use: NCCL falls back to TCP without a word of warning.
         "NCCL_DEBUG": "INFO",
         "NCCL_DEBUG_SUBSYS": "INIT,NET",
@@ -222,6 +220,7 @@ def _number(value: float) -> str:
 # Where each setting of the tables [model], [engine] and [fabric] that concerns the engine arrives.
 reached_settings: Mapping[str, str] = {
     "fabric.transport": "TF_GLM_COMM, NCCL_IB_DISABLE",
+    "fabric.nccl_channels": "NCCL_MIN_NCHANNELS, NCCL_MAX_NCHANNELS",
     "model.name": "--name",
     "model.alias": "--alias",
     "model.repository": "MODEL",
@@ -236,6 +235,7 @@ reached_settings: Mapping[str, str] = {
     "engine.runtime": "the runtime",
     "engine.command": "argv",
     "engine.image": "the container runtimes",
+    "engine.shm_gib": "the container runtimes",
     "engine.http_port": "--port",
     "engine.master_port": "--master-port",
     "engine.context": "--context",
@@ -246,7 +246,6 @@ reached_settings: Mapping[str, str] = {
     "engine.reasoning_effort": "--reasoning-effort",
     "engine.vision": "--vision",
     "engine.vision_urls": "--vision-urls",
-    "engine.max_queued": "TF_GLM_MAX_QUEUED",
     "engine.kernel_cache": "TORCH_EXTENSIONS_DIR",
     "engine.environment": "the variables themselves",
     "engine.spill.gib": "--spill-gib",
@@ -254,31 +253,5 @@ reached_settings: Mapping[str, str] = {
     "engine.spill.highwater": "--spill-highwater",
     "engine.spill.min_tokens": "--spill-min-tokens",
     "engine.spill.min_free_gib": "--spill-min-free-gib",
-    "engine.spill.flush_seconds": "TF_SPILL_FLUSH_S",
-    "engine.tuning.kv": "TF_GLM_KV",
-    "engine.tuning.dense": "TF_GLM_DENSE",
-    "engine.tuning.copy_drafts": "TF_GLM_COPY_DRAFTS",
-    "engine.tuning.copy_max": "TF_GLM_COPY_MAX",
-    "engine.tuning.copy_reply_match": "TF_GLM_COPY_REPLY_MATCH",
-    "engine.tuning.dflash_policy": "TF_GLM_DFLASH_POLICY",
-    "engine.tuning.hc_split": "TF_GLM_HC_SPLIT",
-    "engine.tuning.prefill_overlap": "TF_GLM_PREFILL_OVERLAP",
-    "engine.tuning.kda_chunked": "TF_GLM_KDA_CHUNKED",
-    "engine.tuning.wide_graphs": "TF_GLM_WIDE_GRAPHS",
-    "engine.tuning.multi_lone": "TF_GLM_MULTI_LONE",
-    "engine.tuning.multi_window": "TF_GLM_MULTI_WINDOW",
-    "engine.tuning.multi_prefill": "TF_GLM_MULTI_PREFILL",
-    "engine.tuning.cache_entries": "TF_GLM_CACHE_ENTRIES",
-    "engine.tuning.cache_gib": "TF_GLM_CACHE_GIB",
-    "engine.tuning.stream_smooth": "TF_GLM_STREAM_SMOOTH",
-    "engine.tuning.stream_smooth_ms": "TF_GLM_STREAM_SMOOTH_MS",
-    "engine.tuning.fill_budget_ms": "TF_GLM_FILL_BUDGET_MS",
-    "engine.tuning.fill_drafts": "TF_GLM_FILL_DRAFTS",
-    "engine.tuning.l2_prefetch": "TF_GLM_L2PF",
-    "engine.tuning.exl3_loads": "TF_GLM_EXL3_LOADS",
-    "engine.tuning.shared_prefix": "TF_GLM_SHARED_PREFIX",
-    "engine.tuning.nucleus_union": "TENSORFOLD_NUCLEUS_UNION",
-    "engine.tuning.roce_max_kb": "TF_ROCE_MAX_KB",
-    "engine.tuning.roce_wait_seconds": "TF_ROCE_WAIT_S",
-    "engine.tuning.memory_reserve_gib": "TENSORFOLD_MEMORY_RESERVE_GIB",
+    **{path: variable for variable, path in variables().items()},
 }

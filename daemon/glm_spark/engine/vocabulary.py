@@ -34,7 +34,7 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Prompt and reply together, in tokens, that the rank has room for."""
+    """Prompt and reply together, in tokens, that the rank has room for; of a refusal too (0: nothing fits)."""
 
     tokens: int
 
@@ -129,6 +129,10 @@ ROWS: tuple[Row, ...] = (
         lambda m: (Phase("weights"), Estimate(float(m[1]), float(m[2]) if m[2] else None)),
     ),
     _row(r"allocated prompt/reply window ([0-9]+)", lambda m: (Window(_digits(m[1])),)),
+    _row(
+        r"largest fitting prompt-plus-reply window: ([0-9]+) tokens",
+        lambda m: (Window(_digits(m[1])),),
+    ),
     _row(
         r"rank [0-9]+ finished loading; waiting for rank ([0-9]+)",
         lambda m: (Phase("waiting-for-ranks"), WaitingFor(_digits(m[1]))),
