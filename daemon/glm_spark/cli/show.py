@@ -36,7 +36,7 @@ def render(status: Status, now: float, zone: tzinfo | None = None) -> Renderable
     blocks += [_title("Sparks"), _indented(_sparks(status, now))]
     if status.links:
         blocks += [_title("Cable"), _indented(_cable(status.links))]
-    if status.state == "live":
+    if status.ready:
         blocks += [_title("Engine"), *(_indented(Text(line)) for line in _engine(status))]
     blocks += _less(status)
     return Group(*blocks)
@@ -48,9 +48,10 @@ def _headline(status: Status, now: float, zone: tzinfo | None) -> RenderableType
         state = "not ready"
     style = _STYLES.get(status.state, _BUSY) if state != "not ready" else _BAD
     line = Text(printable(state), style)
-    line.append(f" for {duration(now - status.since)}, since {moment(status.since, zone)}", "not bold default")
     if status.state == "unknown":
-        line.append(f"; {printable(status.node)} answers and has not heard from the leader", "default")
+        line.append(f": {printable(status.node)} answers and has not heard from the leader", "not bold default")
+    else:
+        line.append(f" for {duration(now - status.since)}, since {moment(status.since, zone)}", "not bold default")
     api = f"{status.api.model} at {status.api.url}" if status.ready else f"{status.api.model}: no requests now"
     set_line = f"set {status.cluster}, generation {status.generation}, glm-spark {status.version} on {status.node}"
     return Group(line, Text(printable(api), "bold" if status.ready else ""), Text(printable(set_line), "dim"))
@@ -151,13 +152,16 @@ def _cable(links: tuple[LinkStatus, ...]) -> RenderableType:
     """Each link with its rails below it, in lines of their own so that a narrow terminal folds them evenly."""
     rails = [rail for link in links for rail in link.rails]
     widest = max((len(_ends(rail)) for rail in rails), default=0)
+    longest = max((len(rail.state) for rail in rails), default=0)
     told = []
     for link in links:
         good = sum(rail.state == "ok" for rail in link.rails)
         count = _rails(good) if good == len(link.rails) else f"{good} of {_rails(len(link.rails))}"
         told.append(Text(printable(f"{link.a} - {link.b}"), "bold").append(f"  {count}, {_carrier(link)}", "not bold"))
         for rail in link.rails:
-            line = Text(f"{rail.state:4}", {"ok": "green", "down": _BAD, "unknown": _UNSURE}[rail.state])
+            line = Text(
+                f"{rail.state:{max(longest, 4)}}", {"ok": "green", "down": _BAD, "unknown": _UNSURE}[rail.state]
+            )
             line.append(printable(f"  {_ends(rail):{widest}}  {_addresses(rail)}  {_mtu(rail)}".rstrip()), "default")
             told.append(line)
     return Group(*told)
