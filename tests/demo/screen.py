@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -37,18 +38,27 @@ def reason_of(status: Status) -> str:
     return text
 
 
+def live_line(journal: Sequence[str]) -> str | None:
+    """The LIVE line as the owner's journal shows it, without the severity that stands before it."""
+    found = (line for line in journal if "is now LIVE!" in line)
+    return next((re.sub(r"^<\d>", "", line) for line in found), None)
+
+
 def table(names: Sequence[str], statuses: Sequence[Status], seconds: float) -> Table:
     shown = Table(box=None, padding=(0, 2, 0, 0), title_justify="left")
     for heading in ("Spark", "role", "state", "rank", f"{seconds:.1f} s"):
         shown.add_column(heading, header_style="bold")
     for rank, (name, status) in enumerate(zip(names, statuses, strict=True)):
         state = state_of(status)
+        reason = reason_of(status)
+        if rank and reason == reason_of(statuses[0]):
+            reason = ""
         shown.add_row(
             name,
             "leader" if rank == 0 else "worker",
             Text(state, style=_COLOURS.get(state, "yellow")),
             doing(name, statuses[0]),
-            Text(reason_of(status), style="dim", overflow="ellipsis", no_wrap=True),
+            Text(reason, style="dim", overflow="ellipsis", no_wrap=True),
         )
     return shown
 
@@ -56,6 +66,8 @@ def table(names: Sequence[str], statuses: Sequence[Status], seconds: float) -> T
 def line(name: str, status: Status, leader: Status) -> str:
     """The same for one Spark as one line, for logs and for what happens after LIVE."""
     rank, reason = doing(name, leader), reason_of(status)
+    if status is not leader and reason == reason_of(leader):
+        reason = ""  # said already
     text = f"{name}: {state_of(status)}"
     text += f", rank {rank}" if rank else ""
     return text + (f" ({reason})" if reason else "")

@@ -88,11 +88,11 @@ class Show:
 
     async def ask(self) -> bool:
         leader = self.daemons[0]
-        live_line = next((line for line in leader.journal() if "is now LIVE!" in line), None)
+        live_line = screen.live_line(leader.journal())
         if live_line is None:
             self.console.print("the LIVE line is missing from spark-1's journal", style="red")
             return False
-        self.console.print(live_line[live_line.index(_served(live_line)) :], style="bold green")
+        self.console.print(live_line, style="bold green")
         self.console.print("\n$ curl http://127.0.0.1:8888/v1/models", style="bold")
         reply = await leader.spark.http("GET", "http://127.0.0.1:8888/v1/models")
         self.console.print_json(reply.text)
@@ -138,11 +138,6 @@ class Show:
                 if daemon.process is not None:
                     await daemon.exit_status(10)
             daemon.close()
-
-
-def _served(line: str) -> str:
-    """The first word of the LIVE line proper, behind whatever stands before it in the journal."""
-    return line[: line.index(" is now LIVE!")].split()[-1]
 
 
 @contextlib.contextmanager
@@ -196,7 +191,8 @@ async def perform(count: int, *, once: bool) -> int:
                     record.write(_record(sparks))
                 console.print(
                     f"{count} Sparks on this machine, cabled, one config file ({sparks.config_file}), "
-                    "a stand-in for the engine"
+                    "a stand-in for the engine",
+                    soft_wrap=True,
                 )
                 status = await _act(show, once)
         finally:

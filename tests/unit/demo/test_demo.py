@@ -102,3 +102,9 @@ def test_three_sparks_are_asked_for_by_number() -> None:
     assert parser().parse_args(["--sparks", "3", "--once"]).count == 3
     assert parser().parse_args(["cut", "2", "3", "--twin", "b"]).sparks == [2, 3]
     assert parser().parse_args(["cut"]).sparks == [1, 2]
+
+
+def test_the_live_line_is_shown_as_in_the_journal() -> None:
+    line = "GLM-5.3-Flash-EXL3 is now LIVE! on port 8888"
+    assert screen.live_line(["<6>armed", f"<6>{line}"]) == line
+    assert screen.live_line(["<6>armed"]) is None
