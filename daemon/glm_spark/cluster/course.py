@@ -112,12 +112,12 @@ class Course:
         """True while a request would be answered: live, every session up and every beat fresh."""
         return self.state == "live" and self._unsure(world) is None
 
-    def restart(self, now: float) -> None:
-        """The owner wants a new start: stop what runs, forget past failures."""
+    def restart(self, now: float, drain: float = 0.0) -> None:
+        """The owner wants a new start: stop what runs, `drain` seconds for running requests, forget past failures."""
         self.attempts, self.retry_at = 0, 0.0
         self.variant = Variant()
         if self.state in ("preparing", "loading", "verifying", "live"):
-            self._begin_stop(self._note("set.restarting", "restart asked by the owner"), now, 0.0)
+            self._begin_stop(self._note("set.restarting", "restart asked by the owner"), now, drain)
         elif self.state == "failed":
             self._enter("waiting", self._note("set.restarting", "restart asked by the owner"), now)
 

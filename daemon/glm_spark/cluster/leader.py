@@ -66,7 +66,7 @@ class Leader:
 
     def restart(self) -> None:
         self.wanted = "run"
-        self.course.restart(boottime())
+        self.course.restart(boottime(), self._config().stop.drain_seconds)
         self._changed.set()
 
     def stop(self) -> None:

@@ -13,7 +13,7 @@ from types import TracebackType
 
 from glm_spark.fabric.datagram import ANSWER, ASK, SMALLEST, Datagram, pack, unpack
 
-IP_MTU_DISCOVER, IP_PMTUDISC_PROBE, IP_MTU = 10, 3, 14
+IP_MTU_DISCOVER, IP_PMTUDISC_PROBE, IP_MTU = 10, 3, 14  # linux/in.h; the socket module lacks them
 ANSWERS_A_SECOND = 200  # at 9000 bytes 14 Mb/s at most, whoever asks
 _CHECKS_A_SECOND = 2000  # datagrams whose tag is looked at
 
@@ -31,7 +31,7 @@ class Responder:
         self._wanted = _mapping(addresses)
         self._port = port
         self._key = key
-        self._open: dict[tuple[str, str], asyncio.DatagramTransport] = {}
+        self._open: dict[tuple[str, str], tuple[asyncio.DatagramTransport, _Answering]] = {}
         self.failed: dict[str, str] = {}  # address -> why it is not answered on
 
     @property
@@ -51,10 +51,12 @@ class Responder:
     async def update(self, addresses: Mapping[str, str] | Iterable[str]) -> None:
         """Answer on exactly these addresses; call it with each new reading of the netdevs."""
         self._wanted = _mapping(addresses)
-        for end in [end for end, transport in self._open.items() if transport.is_closing()]:
+        for end in [end for end, (transport, _) in self._open.items() if transport.is_closing()]:
             del self._open[end]
         for end in [end for end in self._open if end not in self._wanted.items()]:
-            self._open.pop(end).abort()
+            transport, answering = self._open.pop(end)
+            transport.abort()
+            await answering.closed.wait()  # its port is free only then
         self.failed = {}
         loop = asyncio.get_running_loop()
         for address, netdev in self._wanted.items():
@@ -65,11 +67,12 @@ class Responder:
             except OSError as error:
                 self.failed[address] = error.strerror or str(error)
                 continue
-            transport, _ = await loop.create_datagram_endpoint(functools.partial(_Answering, self._key, bound), sock=bound)
+            protocol = functools.partial(_Answering, self._key, bound)
+            transport, _ = await loop.create_datagram_endpoint(protocol, sock=bound)
             self._open[(address, netdev)] = transport
 
     def close(self) -> None:
-        for transport in self._open.values():
+        for transport, _ in self._open.values():
             transport.abort()
         self._open.clear()
 
@@ -111,6 +114,9 @@ class _Answering(asyncio.DatagramProtocol):
             return
         self._answered += 1
         answer(self._bound, data, ask, addr, self._key)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.closed.set()
 
     def error_received(self, exc: Exception) -> None:
         log.debug("a probe's answer was not taken: %s", exc)
