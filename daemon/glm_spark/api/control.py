@@ -95,20 +95,23 @@ class Control:
         return self._listeners.names - {SOCKET_NAME} if self._listeners is not None else frozenset()
 
     async def start(self) -> None:
-        """Listen on loopback and control.sock, and where metrics.listen says. Raises BindFault."""
+        """Listen on loopback and control.sock. Raises BindFault, and may then be called again."""
         self._listeners = Listeners(self._handle)
         try:
             await self._listen(LOOPBACK)
+            await self._listen_on_socket()
         except OSError as fault:
+            await self.stop()
             raise await bind_fault(self._node, "control.port", LOOPBACK, self._port, fault) from None
-        await self._listen_on_socket()
-        await self._metrics.start(self._node)
+        except BindFault:
+            await self.stop()
+            raise
 
     async def rebind(self, addresses: set[str]) -> tuple[Finding, ...]:
         """Listen on exactly these addresses of the cable, besides loopback.
 
         One that this Spark does not have (any more) is passed over: the next call may find it. What keeps a present
-        address from being bound is returned.
+        address, or metrics.listen, from being bound is returned.
         """
         assert self._listeners is not None
         wanted = addresses | {LOOPBACK}
@@ -122,6 +125,10 @@ class Control:
                 if fault.errno != errno.EADDRNOTAVAIL:
                     told = await bind_fault(self._node, "control.port", address, self._port, fault)
                     findings.append(told.finding)
+        try:
+            await self._metrics.start(self._node)
+        except BindFault as told:
+            findings.append(told.finding)
         return tuple(findings)
 
     async def stop(self) -> None:
@@ -140,9 +147,9 @@ class Control:
     async def _listen_on_socket(self) -> None:
         assert self._listeners is not None
         path = self.socket_path
-        self._clear(path)
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
+            self._clear(path)
             sock.bind(str(path))
             # Nobody can connect before listen(): the mode is right from the first moment.
             os.chmod(path, 0o660)
@@ -154,7 +161,10 @@ class Control:
             await self._listeners.listen(SOCKET_NAME, sock)
         except OSError as fault:
             sock.close()
-            raise self._socket_fault(os.strerror(fault.errno or 0), "a writable runtime directory") from None
+            raise self._socket_fault(fault.strerror or str(fault), "a writable runtime directory") from None
+        except BindFault:
+            sock.close()
+            raise
 
     def _clear(self, path: Path) -> None:
         """Remove the socket that a killed daemon left; never one that is answered."""

@@ -59,14 +59,10 @@ class Front:
         self._names = own | {name.lower().rstrip(".") for name in config.api.allowed_hosts}
 
     async def start(self) -> None:
-        """Read the keys and listen. Raises BindFault."""
+        """Read the keys and listen. Raises BindFault, and may then be called again."""
         api = self._config.api
         if self._keys is not None:
             await self._keys.refresh()
-        try:
-            sock = listening_socket(api.host, api.port)
-        except OSError as fault:
-            raise await bind_fault(self._node, "api.port", api.host, api.port, fault) from None
         # One connection a request: an engine that closes an idle one just as it is used again would fail a request.
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, force_close=True),
@@ -76,7 +72,11 @@ class Front:
             trust_env=False,
         )
         self._listeners = Listeners(self._handle, cancels=True)
-        await self._listeners.listen("api", sock)
+        try:
+            await self._listeners.listen("api", listening_socket(api.host, api.port))
+        except OSError as fault:
+            await self.stop()
+            raise await bind_fault(self._node, "api.port", api.host, api.port, fault) from None
 
     async def stop(self) -> None:
         """Stop listening and end every connection; drain or close the gate first. May be called twice."""

@@ -146,18 +146,18 @@ class Metrics:
         return web.Response(body=generate_latest(self._registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     async def start(self, node: str) -> None:
-        """Listen when metrics.listen is set. Raises BindFault."""
-        if not self._config.metrics.listen:
+        """Listen when metrics.listen is set and it does not yet. Raises BindFault, and may then be called again."""
+        if not self._config.metrics.listen or self._listeners is not None:
             return
-        host, _, port = self._config.metrics.listen.rpartition(":")
-        host = host.strip("[]")
+        host, _, text = self._config.metrics.listen.rpartition(":")
+        host, port = host.strip("[]"), int(text)
+        listeners = Listeners(self._handle)
         try:
-            sock = listening_socket(host, int(port))
+            await listeners.listen("metrics", listening_socket(host, port))
         except (OSError, OverflowError) as fault:
             cause = fault if isinstance(fault, OSError) else OSError(str(fault))
-            raise await bind_fault(node, "metrics.listen", host, int(port), cause) from None
-        self._listeners = Listeners(self._handle)
-        await self._listeners.listen("metrics", sock)
+            raise await bind_fault(node, "metrics.listen", host, port, cause) from None
+        self._listeners = listeners
 
     async def stop(self) -> None:
         if self._listeners is not None:

@@ -395,7 +395,8 @@ async def test_a_busy_port_is_said_with_its_owner() -> None:
         front = Front(configured(api={"port": port}), Gate(), Daemon())
         with pytest.raises(BindFault) as fault:
             await front.start()
-        await front.stop()
+    await front.start()  # once it is free
+    await front.stop()
     finding = fault.value.finding
     assert finding.code == "port.busy"
     assert f"127.0.0.1:{port}" in finding.subject

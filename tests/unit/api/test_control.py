@@ -204,6 +204,44 @@ async def test_a_socket_left_by_a_killed_daemon_is_no_obstacle_but_a_living_ones
     await third.stop()
 
 
+async def test_a_start_that_failed_leaves_nothing_behind_and_can_be_tried_again(tmp_path: Path) -> None:
+    config = configured()
+    control = Control(config, Daemon(), TOKEN, echo, runtime=tmp_path)
+    (tmp_path / "control.sock").mkdir()
+    for _ in range(2):
+        with pytest.raises(BindFault) as fault:
+            await control.start()
+        assert fault.value.finding.code == "control.socket"
+    (tmp_path / "control.sock").rmdir()
+    await control.start()
+    assert control.bound == {"127.0.0.1"}
+    await control.stop()
+
+
+async def test_a_missing_runtime_directory_or_a_path_too_long_is_said(tmp_path: Path) -> None:
+    for runtime in (tmp_path / "missing", tmp_path / ("x" * 150)):
+        control = Control(configured(), Daemon(), TOKEN, echo, runtime=runtime)
+        with pytest.raises(BindFault) as fault:
+            await control.start()
+        assert str(runtime) in fault.value.finding.subject
+        assert fault.value.finding.measured not in ("", "Success")
+
+
+async def test_a_taken_metrics_port_does_not_keep_the_control_port_closed(
+    tmp_path: Path, client: aiohttp.ClientSession
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        listen = f"127.0.0.1:{taken.getsockname()[1]}"
+        control = Control(configured(metrics={"listen": listen}), Daemon(), TOKEN, echo, runtime=tmp_path)
+        await control.start()
+        (finding,) = await control.rebind(set())
+    assert (finding.code, finding.wanted) == ("port.busy", "free, for metrics.listen")
+    assert await control.rebind(set()) == ()
+    async with client.get(f"http://{listen}/metrics") as reply:
+        assert reply.status == 200
+    await control.stop()
+
+
 async def test_addresses_are_bound_as_they_come_and_go(desk: Desk, client: aiohttp.ClientSession) -> None:
     assert desk.control.bound == {"127.0.0.1", CABLE}
     # 192.0.2.1 is on no netdev: the address of a cable that is not plugged in.
