@@ -110,7 +110,7 @@ class Course:
 
     def ready(self, world: World) -> bool:
         """True while a request would be answered: live, every session up and every beat fresh."""
-        return self.state == "live" and self._unsure(world) is None
+        return self.state == "live" and self._unsure(world) is None and self._loss(world) is None
 
     def restart(self, now: float, drain: float = 0.0) -> None:
         """The owner wants a new start: stop what runs, `drain` seconds for running requests, forget past failures."""
