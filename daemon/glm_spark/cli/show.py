@@ -12,7 +12,7 @@ from rich.text import Text
 
 from glm_spark.cli import tell
 from glm_spark.cli.wording import degraded, duration, moment, printable, tokens
-from glm_spark.finding import Finding
+from glm_spark.finding import Finding, Severity
 from glm_spark.status import LinkStatus, NodeStatus, RailStatus, Status
 
 _GOOD, _BUSY, _BAD, _UNSURE = "bold green", "bold yellow", "bold red", "bold magenta"
@@ -39,6 +39,7 @@ def render(status: Status, now: float, zone: tzinfo | None = None) -> Renderable
     if status.ready:
         blocks += [_title("Engine"), *(_indented(Text(line)) for line in _engine(status))]
     blocks += _less(status)
+    blocks += _found(status)
     return Group(*blocks)
 
 
@@ -77,7 +78,8 @@ def _load(status: Status, now: float) -> Iterator[RenderableType]:
     if status.engine.phase and status.state in _STARTING:
         parts.append(status.engine.phase + _since(status.engine.phase_since, now))
     late = [node.name for node in status.nodes if _is_late(node, status)]
-    if late and len(late) < len(status.nodes):
+    at_rest = status.reason is not None and status.reason.severity is Severity.NOTE  # stopped by its owner
+    if late and not at_rest and len(late) < len(status.nodes):
         parts.append(f"waits for {', '.join(late)}")
     if status.engine.estimate_gib is not None and status.state in _STARTING:
         parts.append(f"needs {status.engine.estimate_gib:.1f} GiB a Spark")
@@ -98,8 +100,8 @@ def _since(since: float | None, now: float) -> str:
 
 def _sparks(status: Status, now: float) -> RenderableType:
     grid = Table.grid(padding=(0, 2, 0, 0))
-    for overflow in (False, False, False, True, True):
-        grid.add_column(no_wrap=not overflow, overflow="fold")
+    for _ in range(5):
+        grid.add_column(overflow="fold")
     for node in sorted(status.nodes, key=lambda node: node.rank):
         grid.add_row(
             Text(f"rank {node.rank}"),
@@ -108,14 +110,16 @@ def _sparks(status: Status, now: float) -> RenderableType:
             _rank(node, now),
             _memory(node),
         )
-        for finding in node.findings:
-            if not _said_above(finding, status):
-                grid.add_row("", "", Text(finding.severity.value, tell.STYLES[finding.severity]), *_folded(finding))
     return grid
 
 
-def _folded(finding: Finding) -> tuple[Text, Text]:
-    return Text(tell.said(finding).removeprefix(f"{finding.node}: ")), Text(tell.next_step(finding), "dim")
+def _found(status: Status) -> Iterator[RenderableType]:
+    """What the Sparks found that is said nowhere else on the page."""
+    found = dict.fromkeys(finding for node in status.nodes for finding in node.findings)
+    rest = [finding for finding in found if not _said_above(finding, status)]
+    if rest:
+        yield _title("Found")
+        yield _indented(tell.findings(rest))
 
 
 def _said_above(finding: Finding, status: Status) -> bool:

@@ -157,7 +157,7 @@ class Engine(Section):
     command: tuple[Line, ...] = key(
         ("tensorfold",),
         why='what stands before "serve"; with runtime = "process" it is run as it is',
-        form='a list such as ["tensorfold"], its first entry a program',
+        form='a list such as ["tensorfold"], its first entry a program,',
         min_length=1,
     )
     image: str = key(
@@ -224,6 +224,8 @@ class Engine(Section):
     def _command(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         if not all(value):
             raise ValueError("an entry is empty")
+        if "/" in value[0] and not value[0].startswith("/"):
+            raise ValueError("the program's name or its absolute path is wanted first")
         return value
 
     @field_validator("environment")

@@ -38,6 +38,15 @@ UNUSED = Finding(
     fix="Give it 192.168.101.2/24.",
 )
 
+STOPPED = Finding(
+    code="set.stopped",
+    severity=Severity.NOTE,
+    node="spark-1",
+    subject="the set",
+    measured="stopped by the owner",
+    fix="glm-spark restart starts it again.",
+)
+
 
 def rail(a: str, b: str, net: int, state: Literal["ok", "down", "unknown"] = "ok", mtu: int = 9000) -> RailStatus:
     return RailStatus(
@@ -132,6 +141,13 @@ EVERY = {
         "waiting",
         reason=LOST,
         nodes=(spark(0), spark(1, "unknown", session="down", memory=None)),
+        links=(),
+    ),
+    "waiting-stopped": status(
+        "waiting",
+        seconds=60,
+        reason=STOPPED,
+        nodes=(spark(0), spark(1, "unknown", session="down", memory=None, findings=(UNUSED,))),
         links=(),
     ),
     "preparing": status("preparing", seconds=3, links=()),

@@ -72,6 +72,17 @@ def test_a_load_says_its_phase_its_time_and_whom_it_waits_for() -> None:
     assert "kernels for 40 min; waits for spark-2" in text(sets.EVERY["loading-one-late"], 100)
 
 
+def test_a_set_at_rest_waits_for_nobody() -> None:
+    shown = text(sets.EVERY["waiting-stopped"], 100)
+    assert "next  glm-spark restart starts it again. [set.stopped]" in shown
+    assert "waits for" not in shown
+
+
+def test_what_a_spark_found_is_told_once() -> None:
+    assert text(sets.EVERY["waiting-stopped"], 100).count("enP2p1s0f1np1") == 1
+    assert text(sets.EVERY["live-degraded"], 200).count("no address, wanted") == 1
+
+
 def test_colours_are_only_added_to_the_same_text() -> None:
     import re
 

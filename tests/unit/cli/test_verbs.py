@@ -55,7 +55,12 @@ def test_run_hands_the_file_and_the_name_to_the_daemon(monkeypatch: pytest.Monke
     import glm_spark.service
 
     asked: list[Any] = []
-    monkeypatch.setattr(glm_spark.service, "main", lambda *given: asked.append(given) or 7)
+
+    def serve(*given: Any) -> int:
+        asked.append(given)
+        return 7
+
+    monkeypatch.setattr(glm_spark.service, "main", serve)
     assert main(["run", "--config", "/a.toml", "--node", "spark-2"]) == 7
     assert main(["run"]) == 7
     assert asked == [(Path("/a.toml"), "spark-2"), (Path("/etc/glm-spark/config.toml"), None)]

@@ -108,6 +108,14 @@ port = 8888
             "engine.environment: TF_GLM_X is empty or holds a control character; give it a value or leave it out",
         ),
         (
+            '[engine]\ncommand = ["bin/tensorfold"]',
+            "engine.command: the program's name or its absolute path is wanted first",
+        ),
+        (
+            "[engine]\ncommand = []",
+            'engine.command: a list such as ["tensorfold"], its first entry a program, is wanted',
+        ),
+        (
             '[engine]\nimage = "some/image:latest"',
             'engine.image = "some/image:latest": an image pinned by its digest, NAME@sha256: and 64 hexadecimal '
             "digits, or localhost/NAME of your own is wanted",
