@@ -68,8 +68,7 @@ class Responder:
                 self.failed[address] = error.strerror or str(error)
                 continue
             protocol = functools.partial(_Answering, self._key, bound)
-            transport, _ = await loop.create_datagram_endpoint(protocol, sock=bound)
-            self._open[(address, netdev)] = transport
+            self._open[(address, netdev)] = await loop.create_datagram_endpoint(protocol, sock=bound)
 
     def close(self) -> None:
         for transport, _ in self._open.values():
@@ -101,6 +100,7 @@ class _Answering(asyncio.DatagramProtocol):
         self._second = 0
         self._checked = 0
         self._answered = 0
+        self.closed = asyncio.Event()
 
     def datagram_received(self, data: bytes, addr: tuple[str, int]) -> None:
         second = int(asyncio.get_running_loop().time())

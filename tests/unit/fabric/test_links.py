@@ -24,9 +24,8 @@ def errors(found: links.Found) -> list[Finding]:
     return [finding for finding in found.findings if finding.severity is Severity.ERROR]
 
 
-def names(inventory: Inventory, **settings: object) -> list[str]:
-    transport = str(settings.pop("transport", "roce"))
-    return [netdev.name for netdev in links.fabric_netdevs(config(transport=transport, **settings), inventory)]
+def names(inventory: Inventory, transport: str = "roce", netdevs: tuple[str, ...] = ()) -> list[str]:
+    return [netdev.name for netdev in links.fabric_netdevs(config(transport=transport, netdevs=netdevs), inventory)]
 
 
 def test_both_twins_are_rails_in_a_subnet_each() -> None:
@@ -281,9 +280,8 @@ def routed(netdev: str, source: str = "", address: str = "192.168.100.2") -> Inv
     return inventory(*twins, routes=(Route(destination=address, netdev=netdev, source=source),))
 
 
-def dialled(own: Inventory, address: str = "192.168.100.2", **settings: object) -> links.Dial | Finding:
-    settings.setdefault("transport", "roce")
-    return links.dial(config(**settings), "spark-1", own, Node(name="spark-2", address=address))  # type: ignore[arg-type]
+def dialled(own: Inventory, address: str = "192.168.100.2", transport: str = "roce") -> links.Dial | Finding:
+    return links.dial(config(transport=transport), "spark-1", own, Node(name="spark-2", address=address))
 
 
 def test_a_peer_is_reached_over_the_cable() -> None:

@@ -61,11 +61,11 @@ def _worn(draw: st.DrawFn, twin: Twin) -> Twin:
     return replace(twin, **draw(st.sampled_from(faults)))  # type: ignore[arg-type]
 
 
-def _shuffled(own: Inventory, draw: st.DrawFn) -> Inventory:
+def _shuffled(own: Inventory, data: st.DataObject) -> Inventory:
     return own.model_copy(
         update={
-            "netdevs": tuple(draw(st.permutations(own.netdevs))),
-            "devices": tuple(draw(st.permutations(own.devices))),
+            "netdevs": tuple(data.draw(st.permutations(own.netdevs))),
+            "devices": tuple(data.draw(st.permutations(own.devices))),
         }
     )
 
@@ -75,7 +75,7 @@ def _shuffled(own: Inventory, draw: st.DrawFn) -> Inventory:
 def test_the_order_in_which_things_are_read_changes_nothing(those: Sparks, data: st.DataObject) -> None:
     config, inventories = those
     order = data.draw(st.permutations(list(inventories)))
-    again = {name: _shuffled(inventories[name], data.draw) for name in order}
+    again = {name: _shuffled(inventories[name], data) for name in order}
     assert links.find(config, again) == links.find(config, inventories)
 
 
