@@ -210,7 +210,8 @@ def _silent_finding(me: str, peer: str, subject: str, result: ProbeResult, answe
             fix = f"Start glm-spark on {peer} if it does not run. {fix}"
     return Finding(
         code="fabric.path-silent",
-        severity=Severity.ERROR if answering else Severity.UNKNOWN,
+        # Where nothing listens nothing was measured, whoever else answers.
+        severity=Severity.ERROR if answering and not result.refused else Severity.UNKNOWN,
         node=me,
         subject=subject,
         measured=measured,
