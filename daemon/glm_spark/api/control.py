@@ -63,6 +63,14 @@ def _not_found() -> web.Response:
     return answers.error(404, "invalid_request_error", "not_found", "There is no such thing here.")
 
 
+def _asker(request: web.BaseRequest, way: Way) -> str:
+    """Who sent a command, for the journal."""
+    transport = request.transport
+    if way is Way.SOCKET and transport is not None:
+        return peer.name_of(transport.get_extra_info("socket"))
+    return "a holder of the cluster's token on this Spark"
+
+
 class Control:
     """`start`, then `rebind` at every change of the cable's addresses, `stop` at the end.
 
@@ -252,12 +260,7 @@ class Control:
                 405, "invalid_request_error", "method", f"Only {allow} works here.", headers={"Allow": allow}
             )
         if request.method == "POST":
-            sender = (
-                peer.name_of(request.transport.get_extra_info("socket"))
-                if way is Way.SOCKET and request.transport
-                else "a holder of the token"
-            )
-            log.info("%s asked for by %s", request.path.rpartition("/")[2], sender)
+            log.info("%s asked for by %s", request.path.rpartition("/")[2], _asker(request, way))
         return await route()
 
     async def _status(self) -> web.Response:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
+from collections.abc import Callable
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -12,7 +13,7 @@ from aiohttp import web
 from yarl import URL
 
 from glm_spark.api import answers, headers
-from glm_spark.api.gate import Cut, Passage
+from glm_spark.api.gate import Passage
 from glm_spark.api.source import Readiness
 from glm_spark.api.upload import Upload
 
@@ -26,15 +27,15 @@ _ENDS_WITH_DONE = ("/v1/chat/completions", "/v1/completions")
 
 
 class Exchange:
-    """Relays one request to `upstream` and its reply back.
+    """Relays one request to the engine and its reply back; keeps how far the reply came, for an end before its end."""
 
-    `state` answers what the daemon knows now, for the error that a broken engine leaves behind.
-    """
-
-    def __init__(self, request: web.BaseRequest, upload: Upload, model: str) -> None:
+    def __init__(
+        self, request: web.BaseRequest, upload: Upload, model: str, readiness: Callable[[], Readiness]
+    ) -> None:
         self._request = request
         self._upload = upload
         self._model = model
+        self._readiness = readiness
         self._response: web.StreamResponse | None = None
         self._is_stream = False
         self._tail = b""  # the last bytes passed on: whether an event, or the stream, is whole
@@ -46,16 +47,15 @@ class Exchange:
             return await self._relay(session, upstream)
         except aiohttp.ClientConnectorError as fault:
             passage.outcome = "failed"
-            return await self.end_early("engine.refused", f"the engine took no connection ({fault.strerror})", 503)
+            return await self._end_early(503, "engine.refused", f"the engine took no connection ({fault.strerror})")
         except (aiohttp.ClientError, TimeoutError) as fault:
             if self._upload.fault is not None:
                 raise self._upload.fault from fault
             if self._client_left():
                 raise ConnectionResetError("the client left") from fault
             passage.outcome = "failed"
-            return await self.end_early(
-                "engine.broken", "the engine ended the connection before its reply was whole", 502
-            )
+            what = "the engine ended the connection before its reply was whole"
+            return await self._end_early(502, "engine.broken", what)
 
     async def _relay(self, session: aiohttp.ClientSession, upstream: str) -> web.StreamResponse:
         request, upload = self._request, self._upload
@@ -83,8 +83,9 @@ class Exchange:
         await response.prepare(self._request)
         content, write = reply.content, response.write
         while chunk := await content.readany():
-            await write(chunk)
+            # Before the write: cancelled while it waits for the client, the chunk is on its way all the same.
             self._tail = chunk[-32:] if len(chunk) >= 32 else (self._tail + chunk)[-32:]
+            await write(chunk)
         if self._request.method != "HEAD" and not await self._whole(reply, upstream):
             raise aiohttp.ClientPayloadError("the engine's reply ended without its end")
         await response.write_eof()
@@ -97,23 +98,23 @@ class Exchange:
             return self._tail.endswith(_DONE)
         return by_length or reply.status in (204, 304) or await _listens(upstream)
 
-    async def end_cut(self, cut: Cut) -> web.StreamResponse:
-        """The gate closed: the last words, according to how far the reply had come."""
-        return await self._last_words(cut.readiness, answers.why(self._model, cut.readiness), None)
+    async def end_cut(self, readiness: Readiness) -> web.StreamResponse:
+        """The set is gone: the last words, according to how far the reply had come."""
+        return await self._last_words(answers.why(self._model, readiness), answers.not_ready(self._model, readiness))
 
-    async def end_early(self, code: str, message: str, status: int) -> web.StreamResponse:
-        """The engine failed this request by itself."""
-        text = f"{self._model}: {message}."
-        return await self._last_words(None, text, answers.error(status, "server_error", code, text, retry_after=2))
+    async def _end_early(self, status: int, code: str, what: str) -> web.StreamResponse:
+        """The engine failed this request; often the daemon knows by now that it is gone, and why."""
+        now = self._readiness()
+        if not now.live:
+            return await self.end_cut(now)
+        message = (
+            f"{self._model}: {what}, while the set was {now.state}. Ask again; `glm-spark status` tells how it is."
+        )
+        return await self._last_words(message, answers.error(status, "server_error", code, message, retry_after=2))
 
-    async def _last_words(
-        self, readiness: Readiness | None, message: str, answer: web.Response | None
-    ) -> web.StreamResponse:
+    async def _last_words(self, message: str, answer: web.Response) -> web.StreamResponse:
         response = self._response
         if response is None:
-            if answer is None:
-                assert readiness is not None
-                answer = answers.not_ready(self._model, readiness)
             return answer
         if not response.prepared or not self._is_stream or not self._between_events():
             self._break()

@@ -163,13 +163,15 @@ class Front:
     async def _pass(self, request: web.BaseRequest, key: str) -> web.StreamResponse:
         assert self._session is not None
         upload = Upload(request, self._config.api.max_body_mib << 20, self._held)
-        exchange = Exchange(request, upload, self._config.model.name)
+        exchange = Exchange(request, upload, self._config.model.name, self._readiness)
         try:
             with self._gate.passage(key) as passage:
-                return await exchange.run(self._session, self._gate.upstream, passage)
+                try:
+                    return await exchange.run(self._session, self._gate.upstream, passage)
+                except Refusal as refusal:
+                    passage.outcome = "refused"
+                    return refusal.response
         except Cut as cut:
-            return await exchange.end_cut(cut)
-        except Refusal as refusal:
-            return refusal.response
+            return await exchange.end_cut(cut.readiness)
         finally:
             upload.end()

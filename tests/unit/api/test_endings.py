@@ -171,6 +171,18 @@ async def test_an_engine_that_dies_before_it_answers_is_said_to_have(endpoint: E
     head, error = await json_of(reader)
     assert head.startswith(b"HTTP/1.1 502 ")
     assert error["code"] == "engine.broken"
+    assert "while the set was live" in error["message"]
+    writer.close()
+
+
+async def test_an_engines_death_is_told_with_its_reason_once_the_daemon_knows_it(endpoint: Endpoint) -> None:
+    """Its connection breaks a moment before or after the daemon closes the gate."""
+    reader, writer = await waiting(endpoint, "/hang")
+    endpoint.daemon.now = DEAD
+    endpoint.engine.die()
+    head, error = await json_of(reader)
+    assert head.startswith(b"HTTP/1.1 503 ")
+    assert (error["type"], error["code"]) == ("not_ready", "rank.lost")
     writer.close()
 
 

@@ -99,6 +99,7 @@ async def test_a_chunked_body_over_the_limit_is_refused(opened: Opener) -> None:
     answer = await endpoint.says(head + chunk * 17 + b"0\r\n\r\n")
     assert answer.startswith(b"HTTP/1.1 413 ")
     assert not endpoint.engine.arrived
+    assert endpoint.gate.counts["-", "refused"] == 1
 
 
 async def test_memory_held_for_bodies_without_a_length_is_bounded_over_all_requests(opened: Opener) -> None:
