@@ -44,6 +44,7 @@ class Holder:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
+            start_new_session=True,  # a terminal's Ctrl-C would end it before its Spark's programs
         )
         assert self.process.stdout is not None
         if self.process.stdout.readline().strip() != "ready":
