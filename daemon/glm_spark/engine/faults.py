@@ -60,13 +60,24 @@ def _row(
 # What other rows name more exactly, though it also reads `tensorfold: ...`.
 _NAMED_REFUSALS = r"startup memory budget cannot fit|ranks were started with different settings|address already in use"
 
+# 0 is the engine's word for "not even the weights fit"; given back as --context it would mean "as much as fits".
+_NO_WINDOW = r"startup memory budget cannot fit .{0,400}prompt-plus-reply window: 0 tokens"
+
 FAULTS: tuple[FaultRow, ...] = (
     _row(
         "engine.window-refused",
         r"startup memory budget cannot fit .{0,400}prompt-plus-reply window: (?P<window>[0-9]{1,12}) tokens",
         "the context does not fit into memory",
         "room for the whole context",
-        "Free memory on this Spark, or set engine.context to {window} or less (0 means that nothing fits).",
+        "Free memory on this Spark, or set engine.context to {window} or less.",
+        unless=_NO_WINDOW,
+    ),
+    _row(
+        "engine.window-none",
+        _NO_WINDOW,
+        "the weights alone do not fit into memory",
+        "room for the weights and a window",
+        "Free memory on this Spark; a smaller context does not help.",
     ),
     _row(
         "engine.settings-differ",
@@ -88,6 +99,7 @@ FAULTS: tuple[FaultRow, ...] = (
         "RDMA memory could not be registered",
         "memory that RDMA may use",
         "Raise the memlock limit to unlimited; if it is, update this Spark's kernel and firmware.",
+        severity=Severity.WARNING,  # the NCCL error that follows is what ends the rank
     ),
     _row(
         "engine.rdma-device-missing",
@@ -184,14 +196,14 @@ FAULTS: tuple[FaultRow, ...] = (
     ),
     _row(
         "engine.refused",
-        r"^tensorfold: .",
+        r"^tensorfold: (?!error: ).",
         "the engine refused to start",
         "a start",
         "Correct what it names.",
         unless=_NAMED_REFUSALS,
     ),
     _row(
-        "engine.refused",
+        "engine.arguments-refused",
         r"^tensorfold(?: serve)?: error: .",
         "the engine rejects its command line",
         "a command line that it takes",

@@ -19,7 +19,7 @@ from glm_spark.finding import Finding, Severity
 KEEPER = Path(__file__).with_name("keeper.py")
 START_SECONDS = 10.0  # a keeper is up in 0.02 s; only a disk that does not answer takes this long
 LOOK_SECONDS = 5.0  # for one reading of the process table
-KEEPER_SECONDS = 2.0  # how often a keeper that was told to kill, and still holds its tree, is looked at
+KEEPER_SECONDS = 1.0  # how often a keeper that was told to kill, and still holds its tree, is looked at
 SLOWEST_LOOK = 0.5
 OUTPUT_SECONDS = 1.0  # for the end of the output once everything is gone
 

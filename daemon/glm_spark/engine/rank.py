@@ -225,6 +225,8 @@ class Rank:
     def _hear(self, line: str) -> None:
         self._tail.add(line)
         events = vocabulary.read(line, self._spec.rank, self._spec.node)
+        if self._asked:  # what a rank cries out while the set is taken down is no fault
+            events = [event for event in events if not isinstance(event, vocabulary.Fault)]
         facts = self._facts
         for event in events:
             facts = learn(facts, event, time.time())

@@ -21,8 +21,8 @@ Until = Callable[[Callable[[], object]], Awaitable[None]]
 
 async def _until(true: Callable[[], object]) -> None:
     async with asyncio.timeout(LIMIT_S):
-        while not true():
-            await asyncio.sleep(0.005)
+        while not true():  # noqa: ASYNC110 - what is waited for happens in other processes
+            await asyncio.sleep(0.01)
 
 
 @pytest.fixture

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
-from glm_spark.engine.lines import LINE_BYTES, Splitter, Tail, follow
 from hypothesis import given
 from hypothesis import strategies as st
+
+from glm_spark.engine.lines import LINE_BYTES, Splitter, Tail, follow
 
 
 def split(*pieces: bytes) -> list[str]:

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
+
 from glm_spark.engine import processes
 from glm_spark.engine.process import KeptRank, ProcessRuntime
 from glm_spark.engine.runtime import Exit, StartFault
@@ -242,7 +243,6 @@ async def test_daemon_and_keeper_killed_together_leave_what_the_next_life_sweeps
     ended = await ProcessRuntime().sweep(spec.cluster, spec.node)
     assert having(nap) == []
     assert len(ended) == 2
-    assert all("sleep" in text for text in ended)
 
 
 async def test_a_sweep_ends_its_own_clusters_leftovers_on_this_spark_and_nothing_else(
@@ -269,7 +269,8 @@ async def test_a_sweep_ends_its_own_clusters_leftovers_on_this_spark_and_nothing
             stdout=asyncio.subprocess.PIPE,
         )
         pid = int((await orphan.communicate())[0])
-        assert await ProcessRuntime().sweep(cluster, "spark-2") == [f"process {pid} (sleep)"]
+        (told,) = await ProcessRuntime().sweep(cluster, "spark-2")
+        assert told.startswith(f"process {pid} (")
         assert processes.read(pid) is None or processes.read(pid).state == "Z"  # type: ignore[union-attr]
         assert [other.returncode for other in others] == [None, None, None]
         assert processes.read(rank.pid) is not None

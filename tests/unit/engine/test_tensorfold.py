@@ -6,12 +6,13 @@ import itertools
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
+
 from glm_spark.config.model import Config
 from glm_spark.engine import tensorfold
 from glm_spark.engine.paths import seen_by_engine
 from glm_spark.engine.spec import LocalRail, RankSpec, Variant
 from glm_spark.engine.tensorfold import rank_spec, reached_settings
-from pydantic import BaseModel
 
 MODEL = (
     "/var/lib/glm-spark/huggingface/hub/models--Mia-AiLab--GLM-5.3-Flash-EXL3-4bpw-TensorFold/"

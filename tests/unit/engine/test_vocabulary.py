@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from glm_spark.engine.vocabulary import (
     Estimate,
     Event,
@@ -18,8 +21,6 @@ from glm_spark.engine.vocabulary import (
     read,
 )
 from glm_spark.finding import Severity
-from hypothesis import given
-from hypothesis import strategies as st
 
 T = "[tensorfold] "
 
@@ -108,7 +109,8 @@ FAULTS = [
         ["engine.build-lock"],
     ),
     ("tensorfold: no such model folder: /nowhere", ["engine.refused"]),
-    ("tensorfold serve: error: unrecognized arguments: --nope", ["engine.refused"]),
+    ("tensorfold serve: error: unrecognized arguments: --nope", ["engine.arguments-refused"]),
+    ("tensorfold: error: argument verb: invalid choice", ["engine.arguments-refused"]),
 ]
 
 
@@ -129,7 +131,13 @@ def test_the_window_that_would_fit_is_told() -> None:
     assert window == Window(786432)
     assert isinstance(fault, Fault)
     assert "786432" in fault.finding.fix
-    assert read(FAULTS[0][0].replace("786432", "0"), 0, "spark-1")[0] == Window(0)
+
+
+def test_a_spark_with_no_room_at_all_is_told_so() -> None:
+    window, fault = read(FAULTS[0][0].replace("786432", "0"), 0, "spark-1")
+    assert window == Window(0)
+    assert isinstance(fault, Fault)
+    assert fault.finding.code == "engine.window-none"
 
 
 def test_a_lock_that_is_waited_for_is_a_warning_and_the_kernels_phase() -> None:
