@@ -14,7 +14,7 @@ from glm_spark.cli.ask import LONG_SECONDS, Unanswered, ask, socket_path
 from glm_spark.cli.status import read
 from glm_spark.cli.terminal import complain, console, show
 from glm_spark.cli.wording import duration, printable
-from glm_spark.finding import Finding
+from glm_spark.finding import Finding, Severity
 from glm_spark.status import Status
 
 if TYPE_CHECKING:
@@ -119,8 +119,9 @@ def _outcome(verb: str, before: Status, now: Status) -> int | None:
 def _progress(
     status: Status, shown: str, arguments: argparse.Namespace, spinner: Spinner | None, seconds: float
 ) -> str:
-    phase = f", {status.engine.phase}" if status.engine.phase and not status.ready else ""
-    why = f": {status.reason}" if status.reason is not None else ""
+    phase = f", {status.engine.phase}" if status.engine.phase and status.state == "loading" else ""
+    # A note only repeats the state.
+    why = f": {status.reason}" if status.reason is not None and status.reason.severity is not Severity.NOTE else ""
     text = printable(f"{status.state}{phase}{why}")
     if spinner is not None:
         spinner.update(f"{arguments.verb} {duration(seconds)}: {text}")

@@ -10,7 +10,7 @@ from glm_spark.cli.terminal import console
 from glm_spark.cli.wording import duration, moment, printable
 from glm_spark.finding import Finding
 
-_SHOWN_APART = ("at", "reason", "done", "seconds_to_live", "lines")
+_SHOWN_APART = ("at", "state", "generation", "reason", "done", "seconds_to_live")
 
 
 def show_history(body: Any, *, as_json: bool) -> int:
@@ -31,13 +31,19 @@ def show_history(body: Any, *, as_json: bool) -> int:
 def told(incident: dict[str, Any]) -> list[str]:
     """One incident in a few lines. A key that this version does not know is shown as it is."""
     at = incident.get("at")
-    reason = incident.get("reason")
-    head = moment(float(at), None) if isinstance(at, int | float) else "at an unknown time"
-    said = str(Finding.model_validate(reason)) if isinstance(reason, dict) else str(reason or "no reason noted")
-    lines = [f"{head}  {said}"]
+    when = moment(float(at), None, seconds=True) if isinstance(at, int | float) else "at an unknown time"
+    lines = [f"{when}  {incident.get('state', ''):10}  {_why(incident)}".rstrip()]
     if incident.get("done"):
         lines.append(f"  done: {incident['done']}")
     took = incident.get("seconds_to_live")
     lines += [f"  live again after {duration(float(took))}"] if isinstance(took, int | float) else []
     lines += [f"  {key}: {value}" for key, value in incident.items() if key not in _SHOWN_APART and value]
     return [printable(line) for line in lines]
+
+
+def _why(incident: dict[str, Any]) -> str:
+    reason = incident.get("reason")
+    if isinstance(reason, dict):
+        return str(Finding.model_validate(reason))
+    generation = f"generation {incident['generation']}" if incident.get("generation") else ""
+    return str(reason or generation)

@@ -32,6 +32,7 @@ def main(arguments: argparse.Namespace) -> int:
         try:
             body = _alone(arguments)
         except ConfigFault as bad:
+            complain(alone)
             complain(str(bad))
             return exits.BAD_CONFIGURATION
     found = findings_in(body)

@@ -25,6 +25,8 @@ _RANKS = {
     "ended": "ended",
     "unknown": "unknown",
 }
+# A glance: the whole of it, tracebacks and all, is in the journal and in --json.
+_LONGEST_REASON, _LONGEST_FOUND = 600, 200
 _STARTING = ("preparing", "loading", "verifying")
 
 
@@ -53,9 +55,17 @@ def _headline(status: Status, now: float, zone: tzinfo | None) -> RenderableType
         line.append(f": {printable(status.node)} answers and has not heard from the leader", "not bold default")
     else:
         line.append(f" for {duration(now - status.since)}, since {moment(status.since, zone)}", "not bold default")
-    api = f"{status.api.model} at {status.api.url}" if status.ready else f"{status.api.model}: no requests now"
+    where = status.api.url + _whose(status)
+    api = f"{status.api.model} at {where}" if status.ready else f"{status.api.model}: no requests now"
     set_line = f"set {status.cluster}, generation {status.generation}, glm-spark {status.version} on {status.node}"
     return Group(line, Text(printable(api), "bold" if status.ready else ""), Text(printable(set_line), "dim"))
+
+
+def _whose(status: Status) -> str:
+    """A loopback address means the leader's, and a worker answers too."""
+    leader = next((node.name for node in status.nodes if node.role == "leader"), "")
+    loopback = "//127." in status.api.url or "//[::1]" in status.api.url
+    return f" on {leader}" if status.role == "worker" and loopback and leader else ""
 
 
 def _reason(status: Status) -> Iterator[RenderableType]:
@@ -64,8 +74,9 @@ def _reason(status: Status) -> Iterator[RenderableType]:
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(no_wrap=True)
     grid.add_column(overflow="fold")
-    grid.add_row(Text("why", tell.STYLES[status.reason.severity]), Text(tell.said(status.reason)))
-    grid.add_row(Text("next", "bold"), Text(tell.next_step(status.reason)))
+    grid.add_row(Text("why", tell.STYLES[status.reason.severity]), Text(tell.said(status.reason, _LONGEST_REASON)))
+    if status.reason.fix:
+        grid.add_row(Text("next", "bold"), Text(tell.next_step(status.reason)))
     yield Text("")
     yield grid
 
@@ -119,7 +130,7 @@ def _found(status: Status) -> Iterator[RenderableType]:
     rest = [finding for finding in found if not _said_above(finding, status)]
     if rest:
         yield _title("Found")
-        yield _indented(tell.findings(rest))
+        yield _indented(tell.findings(rest, _LONGEST_FOUND))
 
 
 def _said_above(finding: Finding, status: Status) -> bool:

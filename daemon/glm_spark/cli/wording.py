@@ -32,9 +32,10 @@ def duration(seconds: float) -> str:
     raise AssertionError(whole)
 
 
-def moment(unix: float, zone: tzinfo | None) -> str:
+def moment(unix: float, zone: tzinfo | None, *, seconds: bool = False) -> str:
     """2026-12-01 14:02, in the local zone when `zone` is None."""
-    return datetime.fromtimestamp(unix, UTC).astimezone(zone).strftime("%Y-%m-%d %H:%M")
+    form = "%Y-%m-%d %H:%M:%S" if seconds else "%Y-%m-%d %H:%M"
+    return datetime.fromtimestamp(unix, UTC).astimezone(zone).strftime(form)
 
 
 def tokens(count: int) -> str:

@@ -72,6 +72,17 @@ def test_a_load_says_its_phase_its_time_and_whom_it_waits_for() -> None:
     assert "kernels for 40 min; waits for spark-2" in text(sets.EVERY["loading-one-late"], 100)
 
 
+def test_a_worker_says_whose_loopback_the_endpoint_is_on() -> None:
+    shown = text(sets.live(node="spark-2", role="worker"), 100)
+    assert "at http://127.0.0.1:8888/v1 on spark-1\n" in shown
+
+
+def test_a_traceback_does_not_fill_the_glance() -> None:
+    finding = sets.LOST.model_copy(update={"measured": "File x, line 3 | " * 200})
+    nodes = (sets.spark(0, "ended", findings=(finding,)), sets.spark(1))
+    assert len(text(sets.status("recovering", nodes=nodes), 100).split("\n")) < 25
+
+
 def test_a_set_at_rest_waits_for_nobody() -> None:
     shown = text(sets.EVERY["waiting-stopped"], 100)
     assert "next  glm-spark restart starts it again. [set.stopped]" in shown
@@ -100,3 +111,10 @@ def test_what_a_peer_wrote_does_not_steer_the_terminal() -> None:
     assert "\x1b" not in shown
     assert "\r" not in shown
     assert "[bold]x[/bold]" in shown
+
+
+def test_a_reason_without_a_next_step_has_its_code_beside_it() -> None:
+    loading = sets.STOPPED.model_copy(update={"code": "set.loading", "measured": "the ranks load", "fix": ""})
+    shown = text(sets.status("loading", reason=loading), 100)
+    assert "why  spark-1: the set: the ranks load [set.loading]" in shown
+    assert "next" not in shown

@@ -143,13 +143,20 @@ class TestStatus:
         assert words in err
 
     def test_history_tells_each_incident(self, daemon: Any, glm: Any) -> None:
-        incident = {"at": sets.NOW, "reason": sets.LOST.model_dump(mode="json"), "seconds_to_live": 190, "extra": "e"}
+        incident = {
+            "at": sets.NOW,
+            "state": "recovering",
+            "reason": sets.LOST.model_dump(mode="json"),
+            "seconds_to_live": 190,
+            "extra": "e",
+        }
         daemon.will("GET /v1/incidents", (200, [incident, {"strange": "one"}]))
         code, out, _ = glm("status", "--history")
         assert code == 0
         assert "spark-2: session: no beat for 15.2 s" in out
         assert "live again after 3 min 10 s" in out
         assert "extra: e" in out
+        assert out.split("\n")[0].split("  ")[1] == "recovering"
         assert "strange: one" in out
         daemon.will("GET /v1/incidents", (200, []))
         assert glm("status", "--history")[1] == "No incident so far.\n"
