@@ -43,7 +43,6 @@ def first_of(group: ExceptionGroup[Exception]) -> Exception:
 
 
 def serve(options: ServeOptions, environment: Mapping[str, str]) -> int:
-    faulthandler.register(signal.SIGUSR1, all_threads=True)
     faults = FaultSource(environment.get(VARIABLE, ""), options.rank)
     script = faults.now()
     if script.deaf:
@@ -51,6 +50,7 @@ def serve(options: ServeOptions, environment: Mapping[str, str]) -> int:
     refuse_unusable(options)
     if options.model.startswith("/") and not os.path.isdir(options.model) and not script.any_model:
         raise Refusal(f"no such model folder: {options.model}")
+    faulthandler.register(signal.SIGUSR1, all_threads=True)
     asyncio.run(live(options, faults, environment))
     return 0
 

@@ -51,7 +51,7 @@ def listener(port: int) -> socket.socket:
             "The server socket has failed to listen on any local network address. "
             f"port: {port}, useIpv6: {str(dual).lower()}, code: -{error.errno}, name: {name}, "
             f"message: {os.strerror(error.errno or 0).lower()}"
-        ) from error
+        ) from None
 
 
 class Hub:

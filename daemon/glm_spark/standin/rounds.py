@@ -19,6 +19,7 @@ from glm_spark.standin.wording import word
 
 SHORTEST_STEP_S = 0.005
 MOST_TOKENS_A_STEP = 64
+MOST_CATCH_UP_S = 0.25
 DUMP_LOOK_S = 0.1
 POOL_TOKENS = 2_922_496
 
@@ -83,6 +84,7 @@ class Scheduler:
         self._faults = faults
         self._work = asyncio.Event()
         self._step_began = 0.0
+        self._due = 0.0
         self._broken = ""
         self._most_waiting = int(environment.get("TF_GLM_MAX_QUEUED", "0"))
         over_roce = environment.get("TF_GLM_COMM", "nccl") == "roce"
@@ -112,6 +114,7 @@ class Scheduler:
         while True:
             await self._work.wait()
             self._work.clear()
+            self._due = time.monotonic()
             while self.running or self.waiting:
                 self._fill_slots()
                 await self._step()
@@ -143,7 +146,10 @@ class Scheduler:
             self._deliver(ready, pieces, pads, script)
         else:
             length_s = max(length_s, SHORTEST_STEP_S)  # every prompt is still being read
-        await asyncio.sleep(max(0.0, began + length_s - time.monotonic()))
+        # Paced by an absolute schedule: late wake-ups of a busy machine are caught up, long stalls are not.
+        now = time.monotonic()
+        self._due = max(self._due + length_s, now - MOST_CATCH_UP_S)
+        await asyncio.sleep(max(0.0, self._due - now))
         self._step_began = 0.0
 
     def _deliver(self, ready: list[Request], pieces: list[tuple[int, int, int]], pads: bytes, script: Faults) -> None:
