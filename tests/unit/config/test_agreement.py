@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from hypothesis import given
+from hypothesis import HealthCheck, given
+from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from glm_spark.config import agreement
@@ -83,6 +84,8 @@ _json = st.recursive(
 )
 
 
+# How long a busy machine takes to draw an example says nothing about the code.
+@hypothesis_settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.dictionaries(st.text(max_size=500), _json, max_size=80))
 def test_whatever_a_peer_sends_the_answer_is_bounded_findings(theirs: dict[str, Any]) -> None:
     found = agreement.differences({"engine.context": 1}, theirs, "spark-1", "x" * 100)

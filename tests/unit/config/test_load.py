@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from glm_spark.config.load import ConfigFault, judge, load
@@ -361,6 +361,8 @@ _values = st.recursive(
 )
 
 
+# How long a busy machine takes to draw an example says nothing about the code.
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.dictionaries(_names, _values, max_size=8))
 def test_whatever_a_file_holds_it_is_a_configuration_or_faults(
     data: dict[str, Any],

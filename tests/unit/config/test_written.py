@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import tomli
-from hypothesis import given
+from hypothesis import HealthCheck, given
+from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from glm_spark.config import directories, toml
@@ -48,6 +49,8 @@ def test_the_effective_configuration_loads_to_the_same_settings(loaded: Any, wri
     assert "auto" not in {tomli.loads(text)["engine"]["parallel"], tomli.loads(text)["engine"]["tuning"]["cache_gib"]}
 
 
+# How long a busy machine takes to draw an example says nothing about the code.
+@hypothesis_settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.text(st.characters(exclude_categories=["Cs"])))
 def test_any_text_can_be_written_as_toml(text: str) -> None:
     assert tomli.loads(f"a = {toml.value(text)}") == {"a": text}
