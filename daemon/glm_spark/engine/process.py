@@ -20,7 +20,9 @@ KEEPER = Path(__file__).with_name("keeper.py")
 START_SECONDS = 10.0  # a keeper is up in 0.02 s; only a disk that does not answer takes this long
 LOOK_SECONDS = 5.0  # for one reading of the process table
 KEEPER_SECONDS = 1.0  # how often a keeper that was told to kill, and still holds its tree, is looked at
+FIRST_LOOK = 0.02
 SLOWEST_LOOK = 0.5
+SWEEP_SECONDS = 10.0
 OUTPUT_SECONDS = 1.0  # for the end of the output once everything is gone
 
 # What a rank needs of this Spark's own environment: to live, to find CUDA and its compiler, and to put temporary
@@ -48,7 +50,11 @@ def environment_of(spec: RankSpec, here: Mapping[str, str]) -> dict[str, str]:
 
 
 class KeptRank:
-    """A rank held by a keeper. Its status pipe is watched by the loop, so its end is known at once."""
+    """A rank held by a keeper. Its status pipe is watched by the loop, so its end is known at once.
+
+    Should the keeper itself be killed, the kernel ends the rank, and what the rank left is found by its marks. Only
+    then could something escape: a process that left the session and also threw its environment away.
+    """
 
     def __init__(self, spec: RankSpec, commands: int, status: int) -> None:
         self._spec = spec
@@ -83,7 +89,7 @@ class KeptRank:
 
     async def gone(self) -> None:
         await self._silent.wait()
-        pause = 0.02
+        pause = FIRST_LOOK
         while not self._told_gone:
             # Without the keeper's word: end by the marks what it left, until nothing is left to end.
             try:
@@ -231,16 +237,22 @@ class ProcessRuntime:
     async def sweep(self, cluster: str, node: str) -> list[str]:
         """Ends what carries this cluster's and this Spark's marks and does not descend from this daemon.
 
-        Returns when all of it is gone; the caller sets the limit. TimeoutError when /proc does not answer.
+        Returns when all of it is gone. What SIGKILL does not end in time is named as such, and never raised: one
+        process that hangs in a driver must not keep the daemon from telling so.
         """
         marks = {"GLM_SPARK_CLUSTER": cluster, "GLM_SPARK_NODE": node}
         ended: dict[tuple[int, int], str] = {}
-        pause = 0.02
-        while found := await end_marked(marks, frozenset({os.getpid()})):
-            for process in found:
-                ended[process.pid, process.began] = f"process {process.pid} ({process.name})"
-            await asyncio.sleep(pause)
-            pause = min(pause * 2, SLOWEST_LOOK)
+        left: list[processes.Process] = []
+        pause = FIRST_LOOK
+        try:
+            async with asyncio.timeout(SWEEP_SECONDS):
+                while left := await end_marked(marks, frozenset({os.getpid()})):
+                    ended |= {(one.pid, one.began): f"process {one.pid} ({one.name})" for one in left}
+                    await asyncio.sleep(pause)
+                    pause = min(pause * 2, SLOWEST_LOOK)
+        except TimeoutError:
+            for one in left:
+                ended[one.pid, one.began] += f", which SIGKILL has not ended within {SWEEP_SECONDS:g} s"
         return list(ended.values())
 
 

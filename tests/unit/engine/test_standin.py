@@ -18,7 +18,7 @@ from glm_spark.engine.process import ProcessRuntime
 from glm_spark.engine.rank import Rank
 from glm_spark.engine.spec import LocalRail, Variant
 from glm_spark.engine.tensorfold import rank_spec
-from glm_spark.finding import Severity
+from glm_spark.finding import Finding, Severity
 
 Until = Callable[[Callable[[], object]], Awaitable[None]]
 MODEL = "GLM-5.3-Flash-EXL3"
@@ -138,6 +138,26 @@ async def test_a_start_that_fails_is_named(sparks: Sparks, script: dict[str, Any
     codes = [finding.code for finding in found if finding.severity is Severity.ERROR]
     assert codes[0] == code
     assert codes[-1] == "engine.rank-ended"
+
+
+async def test_a_taken_port_is_named_after_the_load(sparks: Sparks) -> None:
+    with socket.create_server(("127.0.0.1", sparks.port)):
+        sparks.start()
+        async with asyncio.timeout(10):
+            await sparks.lives[0]
+    assert sparks.ranks[0].view.findings[0].code == "engine.port-busy"
+
+
+async def test_an_engine_that_is_broken_for_good_says_so(sparks: Sparks, until: Until) -> None:
+    sparks.start(broken="out-of-step")
+    await until(lambda: sparks.ranks[0].view.state == "ready")
+    async with aiohttp.ClientSession() as session:
+        await served(session, sparks)
+        answer = await canary.ask(session, sparks.url, MODEL, 5.0, node="spark-1")
+    assert isinstance(answer, Finding)
+    assert answer.code == "engine.canary-refused"
+    await until(lambda: sparks.ranks[0].view.findings)
+    assert [finding.code for finding in sparks.ranks[0].view.findings] == ["engine.out-of-step", "engine.latched"]
 
 
 async def test_a_smaller_window_that_the_engine_proposed_is_served(sparks: Sparks, until: Until) -> None:
