@@ -39,6 +39,7 @@ class Faults:
     memory_mib: int = 0  # really allocated while the weights load
     estimate_gib: float = 88.09
     budget_gib: float = 97.31
+    cache_slots: int = 32
     rendezvous_limit_s: float = 600.0
     waiting_line_s: float = 60.0
     meet_limit_s: float = 3600.0
@@ -52,6 +53,9 @@ class Faults:
     exit_phase: str = ""
     exit_code: int = 1  # negative: that signal
     silent_phase: str = ""
+    silent_spin: bool = False  # silent with a core at 100 %
+    noise_bytes: int = 0  # printed as random bytes and again as one line, before the weights
+    served_context: int = 0  # served without a word instead of what was asked
     compilers: int = 0  # children that burn CPU while the kernels are built
     build_lock: str = ""  # lock of the kernel build: waited for where it exists, else made and removed
     nccl_fallback: bool = False  # NCCL reports TCP sockets whatever was asked
@@ -64,6 +68,7 @@ class Faults:
     step_limit_s: float = 300.0
     cut_after_tokens: int = 0  # the connection of a stream is dropped there
     crash_after_s: float = 0.0  # after ready, with exit_code
+    crash_at_round: int = 0  # the N-th round of the set's life, with exit_code
     peer_watch: bool = False
     peer_watch_lost_s: float = 120.0
     peer_watch_restart_s: float = 2.0

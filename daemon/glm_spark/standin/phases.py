@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
+import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import NoReturn
 
 from glm_spark.standin.children import end_compilers, leave_grandchild, start_compiler
 from glm_spark.standin.console import BANNER, EXPERIMENTAL, say
@@ -20,6 +19,7 @@ from glm_spark.standin.failures import (
     DistNetworkError,
     OutOfMemoryError,
     Refusal,
+    leave,
     window_refusal,
 )
 from glm_spark.standin.faults import Faults, FaultSource
@@ -32,7 +32,6 @@ from glm_spark.standin.transport import Transport, choose, nccl_lines, roce_line
 
 EXTENSION = "tensorfold_exl3"
 LOCK_LOOK_S = 0.1
-CACHE_SLOTS = 32
 LOAD_STEPS = 50
 
 
@@ -52,7 +51,7 @@ class Start:
 
     @property
     def context(self) -> int:
-        return self.options.context or min(self.window, NATIVE_CONTEXT)
+        return self.faults.now().served_context or self.options.context or self.window
 
     @property
     def seconds(self) -> float:
@@ -116,7 +115,7 @@ async def admission(start: Start) -> None:
     say(
         f"CUDA rank {options.rank} startup estimate {script.estimate_gib:.2f} GiB within "
         f"{script.budget_gib:.2f} GiB; native {NATIVE_CONTEXT}, allocated prompt/reply window {start.context}, "
-        f"cache slots {CACHE_SLOTS}"
+        f"cache slots {script.cache_slots}"
     )
 
 
@@ -124,6 +123,8 @@ async def weights(start: Start) -> None:
     """No line of its own. Takes `delay_s.weights`, reading and keeping `memory_mib` in even steps."""
     script = start.faults.now()
     seconds = script.delay_s.get("weights", 0.0)
+    if script.noise_bytes:
+        make_noise(script.noise_bytes)
     if not script.memory_mib:
         await asyncio.sleep(seconds)
         return
@@ -131,6 +132,12 @@ async def weights(start: Start) -> None:
     for _ in range(LOAD_STEPS):
         start.ballast.append(read_weights(size))
         await asyncio.sleep(seconds / LOAD_STEPS)
+
+
+def make_noise(size: int) -> None:
+    """Random bytes, then as many in one line: what a crashing library leaves in a log."""
+    sys.stdout.buffer.write(os.urandom(size) + b"\n" + b"x" * size + b"\n")
+    sys.stdout.flush()
 
 
 def read_weights(size: int) -> bytearray:
@@ -243,6 +250,8 @@ async def run_phases(start: Start) -> None:
 async def strike(phase: str, script: Faults, start: Start) -> None:
     """The faults that any phase can have: silence, an exit, one of the engine's own errors."""
     if script.silent_phase == phase:
+        while script.silent_spin:
+            pass  # as NCCL spins: CPU without progress, and no other task of this process runs
         await for_ever()
     if script.exit_phase == phase:
         leave(script.exit_code)
@@ -273,14 +282,6 @@ def fails_now(script: Faults, start: Start) -> bool:
     with open(path, "w", encoding="ascii") as file:
         file.write(str(starts + 1))
     return starts < script.fail_starts
-
-
-def leave(code: int) -> NoReturn:
-    """Ends the process on the spot: with that status, or for a negative one with that signal."""
-    if code < 0:
-        signal.signal(-code, signal.SIG_DFL) if -code not in (signal.SIGKILL, signal.SIGSTOP) else None
-        os.kill(os.getpid(), -code)
-    os._exit(code)
 
 
 async def everyone(start: Start, place: str, line_s: float = 0.0, line: Callable[[float], None] | None = None) -> None:

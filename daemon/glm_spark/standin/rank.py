@@ -8,9 +8,10 @@ import time
 from collections.abc import Mapping
 
 from glm_spark.standin.console import say
+from glm_spark.standin.failures import leave
 from glm_spark.standin.faults import FaultSource
 from glm_spark.standin.options import ServeOptions
-from glm_spark.standin.phases import Start, leave, run_phases
+from glm_spark.standin.phases import Start, run_phases
 from glm_spark.standin.rendezvous import Hub, Spoke
 from glm_spark.standin.ring import Head, watch_peers
 from glm_spark.standin.rounds import Scheduler

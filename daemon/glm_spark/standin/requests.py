@@ -34,7 +34,7 @@ class HttpRequest:
         return self.headers.get("connection", "").lower() != "close"
 
 
-async def read_request(reader: asyncio.StreamReader) -> HttpRequest | None:
+async def read_request(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> HttpRequest | None:
     """The next request on the connection, None at its end. Raises BadRequest.
 
     A body needs a Content-Length: as with Python's own http.server, a chunked one is taken for an empty one.
@@ -56,7 +56,7 @@ async def read_request(reader: asyncio.StreamReader) -> HttpRequest | None:
     if int(length) > LARGEST_BODY:
         raise BadRequest(f"request body over {LARGEST_BODY >> 20} MiB", 413)
     if headers.get("expect", "").lower() == "100-continue":
-        raise BadRequest("Expect is not supported", 417)
+        writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
     body = await reader.readexactly(int(length))
     return HttpRequest(parts[0], parts[1].partition("?")[0], headers, body)
 

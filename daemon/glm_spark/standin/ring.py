@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from hashlib import blake2b
 from typing import Any
 
-from glm_spark.standin.failures import store_lost
+from glm_spark.standin.failures import leave, store_lost
 from glm_spark.standin.faults import FaultSource
 from glm_spark.standin.link import PADS, STEP, Link, Lost
 from glm_spark.standin.rendezvous import Hub, Spoke, for_ever
@@ -43,7 +43,11 @@ class Secret:
         )
 
 
-async def while_hung(faults: FaultSource) -> None:
+async def take_part(faults: FaultSource, sequence: int) -> None:
+    """What may befall a rank as it enters a round: it ends there, or takes no part for a while."""
+    script = faults.now()
+    if script.crash_at_round and sequence >= script.crash_at_round:
+        leave(script.exit_code)
     while faults.now().hang:  # noqa: ASYNC110  the script is a file: nothing can announce its change
         await asyncio.sleep(HANG_LOOK_S)
 
@@ -65,8 +69,8 @@ class Head:
 
     async def round(self, pieces: Sequence[Piece], more: bool) -> bytes:
         """One byte for each token wanted, from the last rank. Waits for ever where a rank takes no part."""
-        await while_hung(self._faults)
         self._sequence += 1
+        await take_part(self._faults, self._sequence)
         if self._secret:
             return self._secret.pads(pieces)
         self._open = asyncio.get_running_loop().create_future()
@@ -146,7 +150,7 @@ class Member:
             return
         sequence, more, count = ROUND.unpack_from(payload)
         self._in_round = True
-        await while_hung(self._faults)
+        await take_part(self._faults, sequence)
         assert self._outbound is not None
         if self._last:
             pieces = [STREAM.unpack_from(payload, ROUND.size + i * STREAM.size) for i in range(count)]

@@ -58,7 +58,7 @@ class Web:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._clients.add(writer)
         try:
-            while (request := await read_request(reader)) and await self._answer(request, writer):
+            while (request := await read_request(reader, writer)) and await self._answer(request, writer):
                 await writer.drain()
         except BadRequest as error:
             refuse(writer, error)

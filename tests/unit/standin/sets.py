@@ -44,7 +44,7 @@ class Rank:
     async def _read(self) -> None:
         assert self.process.stdout
         async for line in self.process.stdout:
-            self.lines.append(line.decode().rstrip("\n"))
+            self.lines.append(line.decode(errors="replace").rstrip("\n"))
             async with self._grown:
                 self._grown.notify_all()
 
@@ -109,6 +109,7 @@ class Set:
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
+            limit=1 << 20,
             env=base | (environment or {}),
         )
         rank = Rank(process)

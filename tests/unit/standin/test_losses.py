@@ -199,6 +199,15 @@ async def test_a_crash_after_ready(engine: Set, code: int, status: int) -> None:
     assert "ready in" in worker.text
 
 
+async def test_a_worker_that_dies_at_the_first_request_leaves_it_hanging(engine: Set) -> None:
+    engine.faults(ranks={"1": {"crash_at_round": 1, "exit_code": -9}})
+    _, worker = await engine.live(2)
+    asking = asyncio.create_task(engine.chat())
+    assert await worker.ends() == -signal.SIGKILL
+    await until(lambda: stuck(engine))
+    asking.cancel()
+
+
 async def test_a_grandchild_outlives_its_rank_in_its_own_session(engine: Set) -> None:
     engine.faults(ranks={"1": {"grandchild": True}})
     head, worker = await engine.live(2)

@@ -186,6 +186,13 @@ async def test_bad_requests(engine: Set) -> None:
     assert (await engine.chat(max_tokens=1))["status"] == 200
 
 
+async def test_a_body_announced_with_expect_is_taken(engine: Set) -> None:
+    await engine.live(1)
+    body = question(max_tokens=1, note="x" * 3_000_000)
+    async with engine.client.post("/v1/chat/completions", json=body, expect100=True) as reply:
+        assert reply.status == 200
+
+
 async def test_other_routes_answer(engine: Set) -> None:
     await engine.live(1)
     async with engine.client.post("/tokenize", json={"prompt": "naïve words"}) as reply:

@@ -174,6 +174,39 @@ async def test_a_silent_rank_is_waited_for_and_named(engine: Set) -> None:
     assert worker.process.returncode is None
 
 
+async def test_a_silent_rank_may_spin_and_still_shows_its_stacks(engine: Set) -> None:
+    engine.faults(silent_phase="admission", silent_spin=True)
+    rank = await engine.rank(0, 1)
+    await rank.says("loading ")
+
+    def ticks() -> int:
+        return int(Path(f"/proc/{rank.pid}/stat").read_text().split()[13])
+
+    before = ticks()
+
+    async def burned() -> bool:
+        return ticks() > before + 10
+
+    await until(burned)
+    rank.signal(signal.SIGUSR1)
+    await rank.says("most recent call first")
+    rank.signal(signal.SIGTERM)
+    assert await rank.ends() == -signal.SIGTERM
+
+
+async def test_less_may_be_served_than_was_asked_without_a_word(engine: Set) -> None:
+    engine.faults(served_context=4096, cache_slots=8)
+    (rank,) = await engine.live(1, "--context", "1048576")
+    assert (await rank.says("startup estimate")).endswith("window 4096, cache slots 8")
+    assert (await engine.health())["context_length"] == 4096
+
+
+async def test_noise_in_the_log(engine: Set) -> None:
+    engine.faults(noise_bytes=50_000)
+    (rank,) = await engine.live(1)
+    assert "x" * 50_000 in rank.lines
+
+
 async def test_memory_is_really_taken_and_grows(engine: Set) -> None:
     engine.faults(memory_mib=200, delay_s={"weights": 0.5})
     rank = await engine.rank(0, 1)
