@@ -50,8 +50,12 @@ def main() -> int:
         command = enclosure.command([sys.executable, "-m", "tests.bench", *sys.argv[1:]])
         os.execve(command[0], command, enclosure.environment(os.environ))
     console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=140)
     described = machine.describe()
     console.print(machine.sentence(described), soft_wrap=True)
+    if described["load"] > 0.5 * described["cores"]:
+        console.print("the machine is busy with something else: times will be too long", style="yellow")
     figures = asyncio.run(run(arguments.names or list(MEASURES), arguments.quick, console))
     console.print(report.table(figures))
     when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

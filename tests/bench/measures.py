@@ -122,10 +122,11 @@ async def idle(seconds: float) -> list[Figure]:
             memory = [processes.memory(pid) for pid in tree if processes.alive(pid)]
             share = 100 * (_cpu(tree) - cpu) / taken
             who = f"idle, {'leader' if daemon.spark.rank == 0 else 'worker'}"
-            note = f"{len(tree)} processes" if len(tree) > 1 else "one process"
+            each = " + ".join(f"{one.rss / 1e6:.1f}" for one in memory)
+            note = f"all its processes, shared pages in each: {each}"
             figures += [
                 Figure(f"{who}: resident", sum(m.rss for m in memory) / 1e6, "MB", 70, note=note),
-                Figure(f"{who}: proportional", sum(m.pss for m in memory) / 1e6, "MB"),
+                Figure(f"{who}: proportional", sum(m.pss for m in memory) / 1e6, "MB", note="shared pages divided"),
                 Figure(f"{who}: processor", share, "%", 1.0, note=f"of a core, over {taken:.0f} s"),
             ]
     return figures
