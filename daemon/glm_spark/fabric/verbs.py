@@ -50,6 +50,7 @@ def _device(name: str, netdevs: dict[int, str]) -> Parts:
         port = context.query_port(_PORT)
         gids = _gids(context, port.gid_tbl_len, netdevs)
         firmware = context.query_device().fw_version
+        firmware = firmware.decode() if isinstance(firmware, bytes) else str(firmware or "")
     lanes, rate = _LANES.get(port.active_width), _GBPS_A_LANE.get(port.active_speed)
     return {
         "name": name,
@@ -59,7 +60,7 @@ def _device(name: str, netdevs: dict[int, str]) -> Parts:
         "link_layer": _LAYERS.get(port.link_layer, "unspecified"),
         "netdev": next((gid["netdev"] for gid in gids if gid["netdev"]), "") or _netdev_in_sysfs(name),
         "gids": gids,
-        "firmware": firmware.decode() if isinstance(firmware, bytes) else str(firmware or ""),
+        "firmware": "" if firmware == "0.0.0" else firmware,  # soft-RoCE's
     }
 
 
@@ -77,7 +78,7 @@ def _gids(context: Any, slots: int, netdevs: dict[int, str]) -> list[Parts]:
             found.append(
                 {
                     "index": index,
-                    "gid": str(gid),
+                    "gid": gid.exploded,  # as sysfs and the distribution's tools print it
                     "kind": _KINDS.get(entry.gid_type, f"type {entry.gid_type}"),
                     "netdev": netdevs.get(entry.ndev_ifindex, ""),
                     "address": str(gid.ipv4_mapped or ""),

@@ -141,6 +141,21 @@ def test_no_roce_device() -> None:
     assert found(roce.CHECK, context(bare, config(transport="socket"))) == []
 
 
+def test_a_device_that_does_not_answer_is_not_called_absent() -> None:
+    silent = Finding(
+        code="fabric.verbs-failed",
+        severity=Severity.UNKNOWN,
+        node="spark-1",
+        subject="RoCE device rocep1s0f0",
+        measured="Permission denied",
+        wanted="a device that answers",
+        fix="See the kernel's log.",
+    )
+    own = inventory().model_copy(update={"findings": (silent,)})
+    assert found(roce.CHECK, context(own)) == []
+    assert found(reading.CHECK, context(own)) == [silent]
+
+
 def test_no_active_port() -> None:
     (finding,) = found(roce.CHECK, context(inventory(Twin(0, False, state="DOWN"))))
     assert finding.code == "fabric.port-not-active"
