@@ -73,6 +73,13 @@ def build_parser() -> argparse.ArgumentParser:
     serve.add_argument("--vision", action="store_true")
     serve.add_argument("--vision-urls", action="store_true")
     serve.add_argument("--kv-dtype", default="bf16", choices=("bf16", "int8", "int4"))
+    serve.add_argument("--backend", choices=("auto", "mlx", "cuda"), default="auto")
+    serve.add_argument("--no-update-check", action="store_true")
+    serve.add_argument("--no-drafts", action="store_true")
+    for name in ("--temperature", "--top-p", "--min-p", "--prompt-cache-gib"):
+        serve.add_argument(name, type=float)
+    for name in ("--top-k", "--mtp-drafts", "--checkpoint-slots"):
+        serve.add_argument(name, type=int)
     serve.add_argument("--spill-gib", type=float, default=0.0)
     serve.add_argument("--snapshot-dir", default="")
     serve.add_argument("--spill-highwater", type=float, default=0.70)

@@ -153,10 +153,12 @@ async def kernels(start: Start) -> None:
     script = start.faults.now()
     seconds = script.delay_s.get("kernels", 0.0)
     if not (seconds or script.compilers or script.build_lock):
-        return
+        return None
     lock = script.build_lock
+    if lock and locked(lock):
+        # Once it is gone the module is taken as it is: a start that waited builds nothing itself.
+        return await wait_for_lock(lock, script.waiting_line_s)
     if lock:
-        await build_lock_free(lock, script.waiting_line_s)
         os.close(os.open(lock, os.O_CREAT | os.O_WRONLY, 0o600))
     say(f"building CUDA extension {EXTENSION} (first start after an install or update; later starts reuse it)")
     compilers = [start_compiler() for _ in range(script.compilers)]
@@ -167,23 +169,24 @@ async def kernels(start: Start) -> None:
     if lock:
         with suppress(FileNotFoundError):
             os.unlink(lock)
+    return None
 
 
 def locked(path: str) -> bool:
     return os.path.exists(path)
 
 
-async def build_lock_free(lock: str, line_s: float) -> None:
-    """Waits, for ever if need be, for a lock file that a killed build left behind."""
-    if not locked(lock):
-        return
-    say(f"CUDA extension {EXTENSION} waits on the build lock {lock}; another process is building it")
-    began = said = time.monotonic()
+async def wait_for_lock(lock: str, line_s: float) -> None:
+    """Waits, for ever if need be, for a lock that a killed build left behind; says so twice, as the engine does."""
+    hint = "a killed build may have left it: stop this start, delete the lock and start again"
+    say(f"CUDA extension {EXTENSION} waits on the build lock {lock}; {hint}")
+    began = time.monotonic()
+    said = False
     while locked(lock):
         await asyncio.sleep(LOCK_LOOK_S)
-        if time.monotonic() - said >= line_s:
-            said = time.monotonic()
-            say(f"still waiting after {said - began:.0f} s on the build lock {lock}; delete it if no build is running")
+        if not said and time.monotonic() - began >= line_s:
+            said = True
+            say(f"still waiting after {line_s:g} s on the build lock {lock}; {hint}")
 
 
 async def meet(start: Start) -> None:

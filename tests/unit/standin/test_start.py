@@ -258,4 +258,10 @@ async def test_a_killed_build_leaves_its_lock_and_the_next_one_waits(engine: Set
     await rank.says("still waiting after ")
     lock.unlink()
     await engine.opened(rank)
+    assert "building" not in rank.text
+    assert rank.text.count("still waiting") == 1
+    await rank.clear()
+    fresh = await engine.rank(0, 1)
+    await engine.opened(fresh)
+    assert "building CUDA extension" in fresh.text
     assert not lock.exists()
