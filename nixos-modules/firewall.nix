@@ -30,10 +30,12 @@ in
           settings.engine.master_port
         ];
         allowedTCPPortRanges = [ picked ];
-        # RoCE v2. The ConnectX-7 takes it before the kernel sees it; soft-RoCE does not. The others are where
-        # the path probe measures what passes unfragmented.
-        allowedUDPPorts = [ 4791 ];
-        allowedUDPPortRanges = [ picked ];
+        # The path probe, which measures what passes unfragmented, and RoCE v2. The ConnectX-7 takes the latter
+        # before the kernel sees it; soft-RoCE does not.
+        allowedUDPPorts = [
+          settings.control.port
+          4791
+        ];
       });
 
       extraInputRules = lib.mkIf (lanPeers != [ ] && nftables) ''

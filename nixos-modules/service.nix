@@ -110,9 +110,9 @@ in
     #   boot, or the first switch with the service enabled   start   -> queue a start
     #   the daemon's unit changed, the package for one        restart -> queue a restart
     #   only config.toml changed                              reload  -> SIGHUP
-    # The signal, not `systemctl reload`: a reload job on a unit that still starts would take the place of the
-    # start job for which somebody may be waiting. The daemon stopped by hand stays stopped while nothing
-    # changes. A switch that disables the service stops the daemon like any other.
+    # The signal, not `systemctl reload`: on a unit that still starts, that waits for the start as well (seen with
+    # systemd 252). The daemon stopped by hand stays stopped while nothing changes. A switch that disables the
+    # service stops the daemon like any other.
     #
     # Until READY `systemctl is-system-running` says "starting", because a job is queued; nothing depends on it.
     systemd.services.glm-spark-boot = {

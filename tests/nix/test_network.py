@@ -44,6 +44,8 @@ def test_the_rendezvous_is_open_on_the_cable_and_nowhere_else() -> None:
     assert sorted(firewall["interfaces"]) == TWINS
     for rules in firewall["interfaces"].values():
         assert rules["allowedTCPPorts"] == [8899, 29551]
+        # The path probe and RoCE v2.
+        assert rules["allowedUDPPorts"] == [8899, 4791]
     assert firewall["allowedTCPPorts"] == []
     assert firewall["allowedTCPPortRanges"] == []
     assert firewall["extraInputRules"] == firewall["extraCommands"] == ""
@@ -53,6 +55,7 @@ def test_ports_that_were_changed_are_the_ones_that_open() -> None:
     text = "{ services.glm-spark.settings = { control.port = 9000; engine.master_port = 9001; }; }"
     for rules in spark("spark-1", text)["firewall"]["interfaces"].values():
         assert rules["allowedTCPPorts"] == [9000, 9001]
+        assert rules["allowedUDPPorts"] == [9000, 4791]
 
 
 def test_three_sparks_admit_each_other_over_the_lan_and_nobody_else() -> None:

@@ -202,3 +202,25 @@ def test_each_exception_is_explained_beside_it() -> None:
     for key in shut(process) - shut(container):
         family = "ProtectKernel*" if key.startswith("ProtectKernel") else key
         assert family in reasons, key
+
+
+def test_the_fence_of_systems_without_nix_loads() -> None:
+    """In a network namespace of its own; twice, because a reload loads it again."""
+    fence = ROOT / "daemon/systemd/glm-spark-fence.nft"
+    script = f"nft -f {fence} && nft -f {fence} && nft list table inet glm_spark"
+    done = subprocess.run(
+        ["unshare", "--user", "--map-root-user", "--net", "sh", "-c", script],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=30,
+        env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"},
+    )
+    assert done.returncode == 0, done.stderr
+    assert "tcp dport 29551 iifname != @cable drop" in done.stdout
+
+
+def test_the_fence_in_the_docs_is_the_one_that_is_installed() -> None:
+    fence = (ROOT / "daemon/systemd/glm-spark-fence.nft").read_text()
+    lines = fence[fence.index("table inet glm_spark {") :]
+    assert lines in (ROOT / "docs/install-dgx-os.md").read_text()
