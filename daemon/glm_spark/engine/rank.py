@@ -130,6 +130,7 @@ class Rank:
         self._tail = Tail()
         self._exit: Exit | None = None
         self._asked = False
+        self._by_itself = False  # it ended before anybody asked it to
         self._graceful = True
         self._killed = False
         self._deadline: asyncio.TimerHandle | None = None
@@ -196,6 +197,7 @@ class Rank:
             async with asyncio.TaskGroup() as group:
                 reader = group.create_task(self._read(running), name=f"rank-{self._spec.rank}-lines")
                 self._exit = await running.wait()
+                self._by_itself = not self._asked
                 rest = group.create_task(self._outlast(running, reader), name=f"rank-{self._spec.rank}-end")
                 # The line that says why came before the end, but through another pipe: let it be read first.
                 await asyncio.wait({rest}, timeout=NEWS_SECONDS)
@@ -209,7 +211,7 @@ class Rank:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(ABANDON_SECONDS):
                         await running.gone()
-        if not self._asked:
+        if self._by_itself:
             self._explain()
         self._enter("ended")
 
@@ -225,7 +227,7 @@ class Rank:
     def _hear(self, line: str) -> None:
         self._tail.add(line)
         events = vocabulary.read(line, self._spec.rank, self._spec.node)
-        if self._asked:  # what a rank cries out while the set is taken down is no fault
+        if self._asked and not self._by_itself:  # what a rank cries out while the set is taken down is no fault
             events = [event for event in events if not isinstance(event, vocabulary.Fault)]
         facts = self._facts
         for event in events:
@@ -287,7 +289,7 @@ class Rank:
 
     def _ended(self) -> None:
         """The rank itself is gone: said at once, even while something of its tree is left."""
-        if not self._asked:
+        if self._by_itself:
             self._explain()
         self._enter("ended")
 

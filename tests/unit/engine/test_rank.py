@@ -226,3 +226,19 @@ async def test_what_a_rank_cries_out_while_it_is_stopped_is_no_fault(rank_of: Sp
         view = await life.ends()
     assert view.tail[-1] == "NCCL error 6: gone"
     assert view.findings == ()
+
+
+async def test_a_stop_that_comes_after_the_end_does_not_hide_why_it_ended(rank_of: SpecOf, until: Until) -> None:
+    """The leader may stop the set within the moment in which the last words are still being read."""
+    life = Life(rank_of("import time; print('on', flush=True); time.sleep(1000)"))
+    async with life:
+        await until(lambda: life.view.pid and life.view.tail)
+        pid = life.view.pid
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+        while life.rank._exit is None:  # noqa: ASYNC110 - the moment before it is told
+            await asyncio.sleep(0)
+        assert life.view.state != "ended"
+        life.rank.stop(graceful=True)
+        view = await life.ends()
+    assert [finding.code for finding in view.findings] == ["engine.rank-ended"]
