@@ -16,7 +16,7 @@ from glm_spark.fabric.datagram import ANSWER, ASK, IP_UDP_HEADERS, SMALLEST, Dat
 from glm_spark.fabric.responder import Responder, udp_socket
 from glm_spark.finding import Finding, Severity
 
-__all__ = ["ProbeResult", "Responder", "path_findings", "probe", "probe_key"]
+__all__ = ["ProbeResult", "Responder", "path_findings", "probe", "probe_key", "wrong_netdev_finding"]
 
 _SMALLER = (1500, SMALLEST + IP_UDP_HEADERS)  # packet sizes tried when the full one does not pass
 
@@ -171,6 +171,24 @@ def path_findings(
     if result.own_short or result.peer_mtu or result.largest_ok:
         return (_mtu_finding(me, peer, netdev, subject, result),)
     return (_silent_finding(me, peer, subject, result, answering),)
+
+
+def wrong_netdev_finding(me: str, peer: str, netdev: str, address: str, severity: Severity) -> Finding:
+    """A rail that is refused while the same peer answers on another one.
+
+    A Responder takes only what comes in on the netdev of its address. Two netdevs in one subnet answer for each
+    other's addresses unless the kernel is told otherwise (ARP flux), and RDMA sent to the wrong one is lost.
+    """
+    return Finding(
+        code="fabric.wrong-netdev",
+        severity=severity,
+        node=me,
+        subject=f"path to {peer} ({address}) over {netdev}",
+        measured=f"packets for {address} reach {peer}, but not on the netdev that has this address",
+        wanted="each address answered by its own netdev",
+        fix="On every Spark set sysctl net.ipv4.conf.all.arp_ignore=1 and net.ipv4.conf.all.arp_announce=2, or give "
+        "each netdev of the cable a subnet of its own.",
+    )
 
 
 def _mtu_finding(me: str, peer: str, netdev: str, subject: str, result: ProbeResult) -> Finding:

@@ -14,8 +14,9 @@ from dataclasses import asdict
 from glm_spark.fabric.probe import Responder, probe
 
 
-async def respond(address: str, port: str, key: str) -> None:
-    async with Responder([address], int(port), key.encode()) as responder:
+async def respond(addresses: str, port: str, key: str) -> None:
+    wanted = {address: netdev for address, _, netdev in (one.partition("@") for one in addresses.split(","))}
+    async with Responder(wanted, int(port), key.encode()) as responder:
         print(json.dumps(responder.bound), flush=True)
         await asyncio.to_thread(sys.stdin.read)
 

@@ -39,6 +39,7 @@ def unkillable(monkeypatch: pytest.MonkeyPatch) -> Held:
 
     monkeypatch.setattr("asyncio.subprocess.Process.kill", kill)
     monkeypatch.setattr("glm_spark.fabric.watch._GRACE", 0.05)
+    monkeypatch.setattr("glm_spark.fabric.watch._BACK_OFF", (0.05,))
     return held
 
 

@@ -6,7 +6,7 @@ import ipaddress
 from collections import Counter
 from dataclasses import replace
 
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from glm_spark.config.model import Config
@@ -15,6 +15,8 @@ from glm_spark.fabric.inventory import Inventory
 from tests.unit.fabric.sparks import NAMES, Twin, config, inventory, port
 
 Sparks = tuple[Config, dict[str, Inventory]]
+# How fast a busy machine draws examples says nothing about the links.
+steady = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 
 
 @st.composite
@@ -70,7 +72,7 @@ def _shuffled(own: Inventory, data: st.DataObject) -> Inventory:
     )
 
 
-@settings(deadline=None, max_examples=60)
+@steady
 @given(sparks(), st.data())
 def test_the_order_in_which_things_are_read_changes_nothing(those: Sparks, data: st.DataObject) -> None:
     config, inventories = those
@@ -79,7 +81,7 @@ def test_the_order_in_which_things_are_read_changes_nothing(those: Sparks, data:
     assert links.find(config, again) == links.find(config, inventories)
 
 
-@settings(deadline=None, max_examples=60)
+@steady
 @given(sparks())
 def test_it_is_the_same_cable_from_either_end(those: Sparks) -> None:
     config, inventories = those
@@ -88,7 +90,7 @@ def test_it_is_the_same_cable_from_either_end(those: Sparks) -> None:
     assert {frozenset(rail) for link in links.find(turned, inventories).links for rail in link.rails} == rails
 
 
-@settings(deadline=None, max_examples=120)
+@steady
 @given(sparks())
 def test_rails_are_sound_whatever_the_faults(those: Sparks) -> None:
     config, inventories = those
@@ -120,7 +122,7 @@ def _own_device(config: Config, own: Inventory, netdev: str, device: str | None,
     assert (gid.kind, gid.address) == ("RoCE v2", at)
 
 
-@settings(deadline=None, max_examples=60)
+@steady
 @given(sparks())
 def test_both_ends_list_their_rails_in_one_order(those: Sparks) -> None:
     config, inventories = those
@@ -134,7 +136,7 @@ def test_both_ends_list_their_rails_in_one_order(those: Sparks) -> None:
         assert ends[link.a] == [(ours, theirs) for theirs, ours in ends[link.b]] == list(link.rails)
 
 
-@settings(deadline=None, max_examples=60)
+@steady
 @given(sparks())
 def test_a_pair_without_a_rail_has_a_reason(those: Sparks) -> None:
     config, inventories = those
@@ -145,7 +147,7 @@ def test_a_pair_without_a_rail_has_a_reason(those: Sparks) -> None:
         assert any(finding.severity == "error" for finding in found.findings)
 
 
-@settings(deadline=None, max_examples=60)
+@steady
 @given(sparks(sound=True))
 def test_sound_sparks_use_every_netdev_of_every_cable(those: Sparks) -> None:
     config, inventories = those

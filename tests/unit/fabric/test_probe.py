@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import socket
 import subprocess
 import sys
@@ -37,15 +38,22 @@ class _Result(Read):
     error: str
 
 
-@pytest.fixture
-def responder(room: Room) -> Iterator[subprocess.Popen[str]]:
-    command = room.inside(room.far, sys.executable, str(Path(ends.__file__)), "respond", "192.168.100.2", PORT, KEY)
+@contextlib.contextmanager
+def responding(room: Room, addresses: str) -> Iterator[subprocess.Popen[str]]:
+    command = room.inside(room.far, sys.executable, str(Path(ends.__file__)), "respond", addresses, PORT, KEY)
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdin is not None
-        assert process.stdout.readline() == '["192.168.100.2"]\n'
+        bound = [address.partition("@")[0] for address in addresses.split(",")]
+        assert json.loads(process.stdout.readline()) == bound
         yield process
         process.stdin.close()
+
+
+@pytest.fixture
+def responder(room: Room) -> Iterator[subprocess.Popen[str]]:
+    with responding(room, "192.168.100.2") as process:
+        yield process
 
 
 def ask(
@@ -110,6 +118,17 @@ def test_a_peer_that_cannot_answer_in_full_size_says_so(room: Room) -> None:
     result = ask(room, netdev="wire")
     assert (result.received, result.peer_mtu, result.largest_ok) == (0, 1500, 1500)
     assert "spark-2 cannot answer with 9000 bytes: its MTU is 1500" in told(result).measured
+
+
+def test_packets_that_arrive_on_the_other_netdev_are_not_taken_for_a_sound_rail(room: Room) -> None:
+    room.ip(room.far, "link", "add", "twin0", "type", "bridge")
+    room.ip(room.far, "link", "set", "twin0", "up")
+    room.ip(room.far, "address", "add", "192.168.100.12/32", "dev", "twin0")
+    # The twin's address is answered for by the first netdev, as with ARP flux.
+    with responding(room, "192.168.100.12@twin0,192.168.100.2@cable0"):
+        assert ask(room).received == 2
+        result = ask(room, peer="192.168.100.12")
+        assert (result.refused, result.received) == (True, 0)
 
 
 def test_a_peer_where_nothing_listens_is_unknown(room: Room) -> None:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from glm_spark.config import token
 from glm_spark.fabric.dial import Dial, dial
 from glm_spark.fabric.links import local_rails
-from glm_spark.fabric.probe import ProbeResult, path_findings, probe, probe_key
-from glm_spark.finding import Finding
+from glm_spark.fabric.probe import ProbeResult, path_findings, probe, probe_key, wrong_netdev_finding
+from glm_spark.finding import Finding, Severity
 from glm_spark.preflight.aside import in_a_thread
 from glm_spark.preflight.checks.route import targets
 from glm_spark.preflight.context import Check, Context
@@ -64,9 +64,12 @@ async def run(context: Context) -> Iterable[Finding]:
 def _told(context: Context, way: Way, results: dict[Way, ProbeResult]) -> tuple[Finding, ...]:
     """Silence on a rail is a fault of the rail when the peer's daemon is known to run: it answers on another, or
     the set is about to start."""
-    answering = context.moment == "start" or any(
-        other.peer == way.peer and result.largest_ok for other, result in results.items()
-    )
+    elsewhere = any(other.peer == way.peer and result.largest_ok for other, result in results.items())
+    if results[way].refused and elsewhere:
+        # TCP gets through all the same.
+        severity = Severity.ERROR if context.config.fabric.transport == "roce" else Severity.WARNING
+        return (wrong_netdev_finding(context.me, way.peer, way.netdev, way.address, severity),)
+    answering = context.moment == "start" or elsewhere
     return path_findings(context.me, way.peer, way.netdev, way.address, results[way], answering=answering)
 
 

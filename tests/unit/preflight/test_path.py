@@ -1,0 +1,77 @@
+"""What the path check makes of its probes: one rail is judged by what the same peer says on another."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from glm_spark.fabric.links import find
+from glm_spark.fabric.probe import ProbeResult, probe_key
+from glm_spark.finding import Severity
+from glm_spark.preflight.checks import path
+from glm_spark.preflight.context import Context
+from tests.unit.fabric.sparks import config, pair
+
+FINE = ProbeResult(mtu=9000, port=8899, sent=3, received=3, largest_ok=9000, rtt=0.0001)
+SILENT = ProbeResult(mtu=9000, port=8899, sent=3, received=0, largest_ok=0)
+REFUSED = replace(SILENT, sent=1, refused=True)
+SMALL = replace(SILENT, largest_ok=1500)
+
+
+async def told(monkeypatch: pytest.MonkeyPatch, *results: ProbeResult, **more: object) -> list[tuple[str, Severity]]:
+    """The codes for the two rails of two Sparks, whose probes end so."""
+    inventories = pair()
+    asked: list[tuple[object, ...]] = []
+
+    async def probe(*arguments: object) -> ProbeResult:
+        asked.append(arguments)
+        return results[{"enp1s0f0np0": 0, "enP2p1s0f0np0": 1}[str(arguments[0])]]
+
+    monkeypatch.setattr(path, "probe", probe)
+    rails = find(config(), inventories).links
+    settings = {"inventory": inventories["spark-1"], "links": rails, "token": b"t" * 32, **more}
+    at = replace(Context(config=config(), me="spark-1"), **settings)  # type: ignore[arg-type]
+    findings = [(finding.code, finding.severity) for finding in await path.run(at)]
+    key = probe_key(b"t" * 32)
+    assert asked == [
+        ("enp1s0f0np0", "192.168.100.1", "192.168.100.2", 8899, 9000, key),
+        ("enP2p1s0f0np0", "192.168.101.1", "192.168.101.2", 8899, 9000, key),
+    ]
+    return findings
+
+
+async def test_sound_rails_have_nothing_to_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert await told(monkeypatch, FINE, FINE) == []
+
+
+async def test_a_peer_that_answers_nowhere_may_just_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    for result in (SILENT, REFUSED):
+        assert await told(monkeypatch, result, result) == [("fabric.path-silent", Severity.UNKNOWN)] * 2
+
+
+async def test_silence_on_one_rail_of_two_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert await told(monkeypatch, FINE, SILENT) == [("fabric.path-silent", Severity.ERROR)]
+
+
+async def test_silence_before_a_start_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    findings = await told(monkeypatch, SILENT, SILENT, moment="start")
+    assert findings == [("fabric.path-silent", Severity.ERROR)] * 2
+
+
+async def test_a_refused_twin_is_reached_on_the_wrong_netdev(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert await told(monkeypatch, FINE, REFUSED) == [("fabric.wrong-netdev", Severity.ERROR)]
+    plain = {"config": config(transport="socket")}
+    assert await told(monkeypatch, FINE, REFUSED, **plain) == [("fabric.wrong-netdev", Severity.WARNING)]
+
+
+async def test_large_packets_lost_on_one_rail(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert await told(monkeypatch, FINE, SMALL) == [("fabric.path-mtu", Severity.ERROR)]
+
+
+async def test_without_a_token_nothing_is_probed(tmp_path: object) -> None:
+    settings = config().model_copy(
+        update={"cluster": config().cluster.model_copy(update={"token_file": f"{tmp_path}/no"})}
+    )
+    at = Context(config=settings, me="spark-1", inventory=pair()["spark-1"], environ={})
+    assert list(await path.run(at)) == []
