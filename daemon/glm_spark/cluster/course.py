@@ -33,6 +33,9 @@ TERMINAL = frozenset(
     }
 )
 
+# What a rank says when another one is gone.
+CONSEQUENCES = frozenset({"engine.peer-lost", "engine.peer-absent", "engine.peer-late"})
+
 
 @dataclass(frozen=True, slots=True)
 class Spark:
@@ -175,6 +178,7 @@ class Course:
             self.attempts = 0
 
     def _recovering(self, world: World) -> None:
+        self._sharpen(world)
         if world.wanted == "stop":
             self._begin_stop(self._stopped(), world.now, 0.0)
         elif not _living(world.sparks) and world.now >= self.retry_at:
@@ -260,6 +264,19 @@ class Course:
             if self.state != "preparing" and spark.report is not None and spark.report.prepared != self.generation:
                 return spark.report.reason or self._error("engine.rank-given-up", "it gave its rank up", spark.name)
         return None
+
+    def _sharpen(self, world: World) -> None:
+        """A rank that mourns another one may be heard first: the cause takes its place when it is known."""
+        if self.reason is None or self.reason.code not in CONSEQUENCES:
+            return
+        for spark in world.sparks:
+            rank = spark.report.rank if spark.report else None
+            if rank is None or rank.generation != self.generation:
+                continue
+            cause = next((f for f in rank.findings if _is_cause(f)), None)
+            if cause is not None:
+                self.reason = cause
+                return
 
     def _unsure(self, world: World) -> Finding | None:
         """Why a request may not be answered although nothing is known to be lost."""
@@ -358,6 +375,10 @@ _FIXES = {
     "cluster.daemon-restarted": "Nothing to do: all ranks start anew.",
     "set.clearing": "Nothing to do: it is being ended.",
 }
+
+
+def _is_cause(finding: Finding) -> bool:
+    return finding.severity is Severity.ERROR and finding.code not in CONSEQUENCES
 
 
 def _generations(sparks: Iterable[Spark]) -> list[int]:

@@ -76,7 +76,7 @@ class Imagined:
         elif self.alive:
             state = "running"
         return Report(
-            state=state,  # type: ignore[arg-type]
+            state=state,
             generation=self.seen,
             prepared=self.prepared,
             rank=self.rank,
