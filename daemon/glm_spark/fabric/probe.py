@@ -18,6 +18,7 @@ from glm_spark.finding import Finding, Severity
 
 __all__ = ["ProbeResult", "Responder", "path_findings", "probe", "probe_key", "wrong_netdev_finding"]
 
+_LARGEST_PACKET = 65535
 _SMALLER = (1500, SMALLEST + IP_UDP_HEADERS)  # packet sizes tried when the full one does not pass
 
 
@@ -66,8 +67,9 @@ async def probe(
 ) -> ProbeResult:
     """Ask `peer`'s Responder with packets of `mtu` bytes, and with smaller ones when none comes back.
 
-    Each of up to `attempts` waits `timeout` seconds; so at most 3 * attempts * timeout in all.
+    No packet is larger than 65535 bytes, whatever the MTU (loopback's is 65536). Each of up to `attempts` waits `timeout` seconds; so at most 3 * attempts * timeout in all.
     """
+    mtu = min(mtu, _LARGEST_PACKET)
     full = await _ask(netdev, source, (peer, port), mtu, key, attempts, timeout)
     largest, rtt = (mtu if full.received else 0), full.rtt
     refused, error, peer_mtu = full.refused, full.error, full.peer_mtu

@@ -214,8 +214,9 @@ async def test_addresses_come_and_go() -> None:
         await responder.update(["127.0.0.1", "203.0.113.7"])
         assert list(responder.bound) == ["127.0.0.1"]
         assert list(responder.failed) == ["203.0.113.7"]
-        found = await probe("lo", "127.0.0.1", "127.0.0.1", 18899, 9000, KEY.encode())
+        found = await probe("lo", "127.0.0.1", "127.0.0.1", 18899, 65536, KEY.encode())
         assert found.received == found.sent == 3
+        assert found.largest_ok == found.mtu == 65535
         await responder.update({"127.0.0.1": "lo"})
         assert list(responder.bound) == ["127.0.0.1"]
         await responder.update([])
