@@ -24,7 +24,11 @@ Say = Callable[[str], None]
 UNIT = "glm-spark"
 CONFIG = "/etc/glm-spark/config.toml"
 TOKEN = "/etc/glm-spark/token"
+STANDIN = f"{CODE}/bin/glm-spark-standin"
 STANDIN_SCRIPT = "/etc/glm-spark/standin.json"
+# Three times the defaults: with three guests on two busy cores a daemon is held up for 2 s now and then, which
+# on a Spark would be worth telling and here is not.
+TIMEOUTS = {"suspect_seconds": 6.0, "lease_seconds": 45.0}
 MODEL = "/var/lib/glm-spark-lab/GLM-5.3-Flash-EXL3"
 _DAEMON = host.REPOSITORY / "daemon"
 _LAUNCHERS = {"glm-spark": "glm_spark.cli", "glm-spark-standin": "glm_spark.standin"}
@@ -75,9 +79,10 @@ def settings(lab: Lab, changes: Mapping[str, Any] | None = None) -> dict[str, An
         "node": nodes,
         "fabric": {"transport": "socket"},
         "model": {"path": MODEL},
+        "timeouts": dict(TIMEOUTS),
         "engine": {
             "runtime": "process",
-            "command": [f"{CODE}/bin/glm-spark-standin"],
+            "command": [STANDIN],
             "environment": {"TENSORFOLD_STANDIN": STANDIN_SCRIPT},
         },
     }
@@ -94,7 +99,8 @@ def install(lab: Lab, tables: Mapping[str, Any], standin: str = "{}") -> None:
     """Push code, unit, configuration, token and the stand-in's script; nothing is started."""
     packed = archive(code())
     token = secrets.token_hex(32) + "\n"
-    units = {f"{UNIT}.service": unit_file(tables)}
+    boot = _DAEMON / "systemd" / f"{UNIT}-boot.service"
+    units = {f"{UNIT}.service": unit_file(tables), boot.name: boot.read_bytes()}
 
     def one(number: int) -> None:
         spark = lab[number]

@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from .conftest import Labs
 from .lab import Lab
 from .topology import Function
 from .verbs import pingpong
@@ -198,6 +199,27 @@ def test_a_pulled_lan_leaves_the_cable_alone(two: Lab) -> None:
     assert _reaches(two, _rails(two)[0][0])
     two[2].set_lan(True)
     until(lambda: two[1].run("ping -c1 -W2 10.77.0.2", check=False).status, 0, SHOWN, "ping over the LAN")
+
+
+def test_with_arp_flux_a_twin_answers_for_the_other_ones_address(labs: Labs) -> None:
+    lab = labs.restore("two-one-subnet")
+    (a, b), (_, dark) = _rails(lab)
+    assert lab[1].ping(a)
+    lab[2].set_function_carrier(dark, False)
+    command = f"ping -c1 -W3 -I {a.netdev} {lab[2].address(dark)}"
+    assert lab[1].run(command, check=False).status != 0
+    lab[2].set_arp_flux(True)
+    lab[1].run("ip neigh flush all")
+    assert lab[1].run(command, check=False).status == 0
+    neighbour = lab[1].out(f"ip neigh show {lab[2].address(dark)} dev {a.netdev}")
+    assert b.mac in neighbour, "the lit twin's MAC stands for the dark twin's address"
+
+
+def test_the_other_cablings_carry_rdma_between_the_ports_they_join(labs: Labs) -> None:
+    lab = labs.restore("two-crossed")
+    a, b = _rails(lab)[0]
+    assert (a.device, b.device) == ("rocep1s0f0", "rocep1s0f1")
+    assert pingpong(lab[1], a, lab[2], b).ok
 
 
 def test_a_restored_spark_has_nothing_of_the_test_before(two: Lab) -> None:
