@@ -24,6 +24,7 @@ from tests.sparks.settings import DAEMON
 
 LIVE_WITHIN_S = 90.0
 LOOK_S = 0.1
+END_WITHIN_S = 10.0
 RESTART_S = 2.0  # as RestartSec of the unit
 QUESTION = "In one sentence: what joins two Sparks?"
 
@@ -134,9 +135,11 @@ class Show:
             daemon.thaw()
             daemon.signal(signal.SIGTERM)
         for daemon in self.daemons:
-            with contextlib.suppress(NotSeenError):
+            try:
                 if daemon.process is not None:
-                    await daemon.exit_status(10)
+                    await daemon.exit_status(END_WITHIN_S)
+            except NotSeenError as error:
+                self.console.print(f"{error}\nit is ended by force", markup=False, soft_wrap=True)
             daemon.close()
 
 
