@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from . import console, host, image, kept, product
+from . import console, host, image, kept, product, recipe
 from .lab import Lab
 from .snapshots import Snapshots
 from .topology import TOPOLOGIES, spark_name
@@ -62,7 +62,7 @@ def _build(arguments: argparse.Namespace) -> int:
 
 
 def _build_here(arguments: argparse.Namespace) -> int:
-    image.build(arguments.target, host.arch())
+    recipe.build(arguments.target, host.arch())
     return 0
 
 

@@ -14,9 +14,9 @@ from typing import Any
 from tests.sparks.settings import merged, text
 
 from . import host
-from .image import CODE, GUEST_PYTHON
 from .lab import Lab
 from .machine import archive
+from .recipe import CODE, GUEST_PYTHON
 from .spark import Spark
 from .topology import Function, lan_address, spark_name
 
@@ -35,7 +35,7 @@ _LAUNCHERS = {"glm-spark": "glm_spark.cli", "glm-spark-standin": "glm_spark.stan
 
 
 def code() -> dict[str, bytes]:
-    """The package and its two programs, as files below image.CODE.
+    """The package and its two programs, as files below CODE.
 
     Compiled here when this Python is the guest's: there it would take a minute.
     """

@@ -84,15 +84,20 @@ def test_the_sparks_go_live_under_systemd(labs: Labs, topology: str, transport: 
 
 def test_each_rank_gets_its_own_devices_and_the_index_that_holds_its_own_address(labs: Labs) -> None:
     lab = labs.restore("two-crossed")
-    one, other = lab.topology.rails(lab.cable())[0]
-    lab[2].move_gid(other)
+    rails = lab.topology.rails(lab.cable())
+    for _, far in rails:
+        lab[2].move_gid(far)
     _started(lab, "roce")
-    for function in (one, other):
-        spark = lab[function.port.spark]
+    indexes = []
+    for spark in lab.sparks.values():
         environment = _rank_environment(spark)
-        devices = [rail.device for rail in spark.functions()]
-        assert sorted(environment["NCCL_IB_HCA"].lstrip("=").split(",")) == sorted(devices)
-        assert environment["NCCL_SOCKET_IFNAME"].lstrip("=") == function.netdev
+        own = [rail[spark.number - 1] for rail in rails]
+        assert environment["NCCL_IB_HCA"].lstrip("=").split(",") == [function.device for function in own]
+        assert environment["NCCL_SOCKET_IFNAME"].lstrip("=") == own[0].netdev
+        index = int(environment["NCCL_IB_GID_INDEX"])
+        assert [spark.gid_index(function.device, spark.address(function)) for function in own] == [index, index]
+        indexes.append(index)
+    assert indexes[0] != indexes[1]
 
 
 def test_a_worker_that_loses_power_takes_readiness_with_it_and_the_set_comes_back_by_itself(live_two: Lab) -> None:
