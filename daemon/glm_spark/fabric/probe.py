@@ -7,10 +7,11 @@ them non-blocking, so this may run in the daemon's loop.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import os
 import socket
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from glm_spark.fabric.datagram import ANSWER, ASK, IP_UDP_HEADERS, SMALLEST, Datagram, pack, probe_key, unpack
 from glm_spark.fabric.responder import Responder, udp_socket
@@ -19,6 +20,7 @@ from glm_spark.finding import Finding, Severity
 __all__ = ["ProbeResult", "Responder", "path_findings", "probe", "probe_key", "wrong_netdev_finding"]
 
 _LARGEST_PACKET = 65535
+_LATE = 1.0  # seconds
 _SMALLER = (1500, SMALLEST + IP_UDP_HEADERS)  # packet sizes tried when the full one does not pass
 
 
@@ -53,6 +55,7 @@ class _Tally:
     peer_mtu: int | None = None
     refused: bool = False
     error: str = ""
+    waiting: dict[bytes, float] = field(default_factory=dict)  # nonce -> when it was sent
 
 
 async def probe(
@@ -67,7 +70,9 @@ async def probe(
 ) -> ProbeResult:
     """Ask `peer`'s Responder with packets of `mtu` bytes, and with smaller ones when none comes back.
 
-    No packet is larger than 65535 bytes, whatever the MTU (loopback's is 65536). Each of up to `attempts` waits `timeout` seconds; so at most 3 * attempts * timeout in all.
+    No packet is larger than 65535 bytes, whatever the MTU (loopback's is 65536). Each of up to `attempts` waits
+    `timeout` seconds, and where some came back the others are given a second more, since late is not lost; so at
+    most 3 * attempts * timeout + 1 seconds in all.
     """
     mtu = min(mtu, _LARGEST_PACKET)
     full = await _ask(netdev, source, (peer, port), mtu, key, attempts, timeout)
@@ -108,6 +113,10 @@ async def _ask(
             for sequence in range(attempts):
                 if await _attempt(asking, sequence, size, key, timeout, tally):
                     break
+            if tally.received:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(_LATE):
+                        await _collect(asking, key, tally)
     except OSError as error:
         tally.error = error.strerror or str(error)
     return tally
@@ -117,35 +126,45 @@ async def _attempt(asking: socket.socket, sequence: int, size: int, key: bytes, 
     """One ask; True when further ones would say the same."""
     loop = asyncio.get_running_loop()
     nonce = os.urandom(16)
-    began = loop.time()
+    tally.sent += 1
+    tally.waiting[nonce] = loop.time()
     try:
         async with asyncio.timeout(timeout):
-            tally.sent += 1
             await loop.sock_sendall(asking, pack(Datagram(ASK, sequence, nonce), size - IP_UDP_HEADERS, key))
-            while True:
-                data = await loop.sock_recv(asking, 1 << 16)
-                told = unpack(data, key)
-                if told is None or told.kind != ANSWER or told.nonce != nonce:
-                    continue
-                if told.short_of:
-                    tally.peer_mtu = told.short_of
-                    return True
-                tally.received += 1
-                took = loop.time() - began
-                tally.rtt = took if tally.rtt is None else min(tally.rtt, took)
-                return False
+            await _collect(asking, key, tally, nonce)
     except TimeoutError:
         return False
     except OSError as error:
-        if error.errno == errno.EMSGSIZE:
-            tally.own_short = True
-            return True
-        if error.errno == errno.ECONNREFUSED:
-            tally.refused = True
-            return True
+        return _final(error, tally)
+    return tally.peer_mtu is not None
+
+
+async def _collect(asking: socket.socket, key: bytes, tally: _Tally, nonce: bytes | None = None) -> None:
+    """Count answers until the one to `nonce` is there, or without one until all are."""
+    loop = asyncio.get_running_loop()
+    while nonce in tally.waiting if nonce is not None else tally.waiting:
+        told = unpack(await loop.sock_recv(asking, 1 << 16), key)
+        if told is None or told.kind != ANSWER or told.nonce not in tally.waiting:
+            continue
+        took = loop.time() - tally.waiting.pop(told.nonce)
+        if told.short_of:
+            tally.peer_mtu = told.short_of
+        else:
+            tally.received += 1
+            tally.rtt = took if tally.rtt is None else min(tally.rtt, took)
+
+
+def _final(error: OSError, tally: _Tally) -> bool:
+    """Note what the kernel said to an ask; True when it would say so again."""
+    if error.errno == errno.EMSGSIZE:
+        tally.own_short = True
+    elif error.errno == errno.ECONNREFUSED:
+        tally.refused = True
+    else:
         tally.error = error.strerror or str(error)
         # EHOSTUNREACH comes when the peer's hardware address was asked for in vain: try again.
         return error.errno not in (errno.EHOSTUNREACH, errno.ENOBUFS)
+    return True
 
 
 def path_findings(

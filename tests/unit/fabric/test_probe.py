@@ -223,6 +223,27 @@ async def test_addresses_come_and_go() -> None:
         assert (await probe("lo", "127.0.0.1", "127.0.0.1", 18899, 9000, KEY.encode())).refused
 
 
+async def test_late_is_not_lost() -> None:
+    loop = asyncio.get_running_loop()
+    key = KEY.encode()
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as slow:
+        slow.setblocking(False)
+        slow.bind(("127.0.0.1", 0))
+
+        async def answer() -> None:
+            """Keep the first two asks until the third has come; then answer the last one first."""
+            asks = [await loop.sock_recvfrom(slow, 1 << 16) for _ in range(3)]
+            for data, peer in reversed(asks):
+                told = unpack(data, key)
+                assert told is not None
+                await loop.sock_sendto(slow, pack(Datagram(ANSWER, told.sequence, told.nonce), len(data), key), peer)
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(answer())
+            found = await probe("lo", "127.0.0.1", "127.0.0.1", slow.getsockname()[1], 9000, key, timeout=0.1)
+    assert (found.sent, found.received) == (3, 3)
+
+
 def test_some_loss_is_a_warning() -> None:
     finding = told(ProbeResult(mtu=9000, port=8899, sent=3, received=2, largest_ok=9000, rtt=0.1))
     assert (finding.code, finding.severity) == ("fabric.path-loss", Severity.WARNING)
