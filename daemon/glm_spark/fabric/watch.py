@@ -11,8 +11,6 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from itertools import count
 
-from pydantic import ValidationError
-
 from glm_spark.fabric.inventory import Inventory
 from glm_spark.finding import Finding, Severity
 
@@ -131,13 +129,16 @@ class Watcher:
 
     async def _listen(self, process: asyncio.subprocess.Process, errors: list[bytes]) -> None:
         assert process.stdout is not None
-        while line := await process.stdout.readline():
+        while True:
             try:
+                line = await process.stdout.readline()
+                if not line:
+                    break
                 told = json.loads(line)
-                inventory = self._named(Inventory.model_validate_json(json.dumps(told["inventory"])))
-            except (ValueError, KeyError, ValidationError) as error:
+                inventory, ask = self._named(Inventory.model_validate(told["inventory"])), told["ask"]
+            except (ValueError, KeyError, TypeError) as error:  # a line past the limit is a ValueError too
                 raise _Ended(f"it said something else than a reading: {str(error)[:200]}") from None
-            self._take(inventory, told.get("ask"))
+            self._take(inventory, ask)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_GRACE):
                 await process.wait()
