@@ -119,15 +119,15 @@ class Watcher:
         errors: list[bytes] = []
         try:
             async with asyncio.TaskGroup() as group:
-                group.create_task(self._listen(process, errors), name="fabric reader")
-                group.create_task(_collect(process, errors), name="fabric reader's errors")
+                said = group.create_task(_collect(process, errors), name="fabric reader's errors")
+                group.create_task(self._listen(process, said, errors), name="fabric reader")
                 group.create_task(self._question(), name="fabric reader's deadline")
                 for number in self._asked:
                     self._ask(number)
         finally:
             await asyncio.shield(self._put_away())
 
-    async def _listen(self, process: asyncio.subprocess.Process, errors: list[bytes]) -> None:
+    async def _listen(self, process: asyncio.subprocess.Process, said: asyncio.Task[None], errors: list[bytes]) -> None:
         assert process.stdout is not None
         while True:
             try:
@@ -142,6 +142,7 @@ class Watcher:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_GRACE):
                 await process.wait()
+                await asyncio.wait([said])  # its last words come over another pipe
         last = b"".join(errors)[-2000:].decode(errors="replace").strip().splitlines()
         raise _Ended(f"exit status {process.returncode}" + (f": {last[-1][:200]}" if last else ""))
 

@@ -197,7 +197,7 @@ async def test_a_reader_that_cannot_be_started_is_said_and_tried_again(room: Roo
         await seen.until(lambda: "fabric.reader-ended" in seen.codes)
         assert "No such file" in watcher.findings[0].measured
     for nonsense in ("nonsense", "[1]", "{}", '{"ask": null, "inventory": {"netdevs": 7}}'):
-        async with watching(room, command=("sh", "-c", f"echo '{nonsense}'; cat")) as (watcher, seen):
+        async with watching(room, command=("sh", "-c", f"echo '{nonsense}'; exec cat")) as (watcher, seen):
             await seen.until(lambda: "fabric.reader-ended" in seen.codes)
             assert "something else than a reading" in watcher.findings[0].measured
     async with watching(room, command=("sh", "-c", "echo it broke >&2; exit 3")) as (watcher, seen):
