@@ -10,6 +10,7 @@ import os
 import signal
 from typing import Any
 
+import aiohttp
 import pytest
 
 from tests.cluster.conftest import Cluster, MakeCluster
@@ -44,7 +45,7 @@ async def live_again(cluster: Cluster, before: int) -> dict[str, Any]:
     async def seen() -> bool:
         try:
             status = await cluster.leader.status()
-        except OSError:
+        except (aiohttp.ClientError, OSError):
             return False
         found[:] = [status]
         return bool(status["ready"]) and generation_of(status) > before

@@ -103,23 +103,22 @@ class Control:
         return self._listeners.names - {SOCKET_NAME} if self._listeners is not None else frozenset()
 
     async def start(self) -> None:
-        """Listen on loopback and control.sock. Raises BindFault, and may then be called again."""
+        """Listen on control.sock, by which its owner reaches this Spark even when every port is taken.
+
+        Raises BindFault, and may then be called again. `rebind` opens the ports.
+        """
         self._listeners = Listeners(self._handle)
         try:
-            await self._listen(LOOPBACK)
             await self._listen_on_socket()
-        except OSError as fault:
-            await self.stop()
-            raise await bind_fault(self._node, "control.port", LOOPBACK, self._port, fault) from None
         except BindFault:
             await self.stop()
             raise
 
     async def rebind(self, addresses: set[str]) -> tuple[Finding, ...]:
-        """Listen on exactly these addresses of the cable, besides loopback.
+        """Listen on loopback and exactly these addresses of the cable.
 
-        One that this Spark does not have (any more) is passed over: the next call may find it. What keeps a present
-        address, or metrics.listen, from being bound is returned.
+        One that this Spark does not have (any more) is passed over: the next call may find it. What keeps loopback, a
+        present address, or metrics.listen, from being bound is returned.
         """
         assert self._listeners is not None
         wanted = addresses | {LOOPBACK}

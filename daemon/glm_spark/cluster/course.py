@@ -101,6 +101,7 @@ class Course:
     starts: int = 0  # whole sets begun in this daemon's life
     _instances: dict[str, str] = field(default_factory=dict)
     _drain_until: float | None = None
+    _refusal: Finding | None = None
 
     def step(self, world: World) -> Orders:
         """Moves as far as the world allows and says what each Spark should do now."""
@@ -140,7 +141,8 @@ class Course:
         self.starts += 1
         self.links = world.links
         self._instances = {spark.name: spark.opening.instance_id for spark in world.sparks if spark.opening}
-        self._enter("preparing", self._note("set.preparing", "every Spark checks itself"), world.now)
+        # After a start that preflight refused its reason stays in sight until the same check passes.
+        self._enter("preparing", self._refusal or self._note("set.preparing", "every Spark checks itself"), world.now)
 
     def _preparing(self, world: World) -> None:
         if self._interrupted(world):
@@ -150,6 +152,7 @@ class Course:
         if refused is not None:
             self._set_back(refused.reason or self._note("set.refused", "a Spark refused the start"), world.now)
         elif len(reports) == len(world.sparks) and all(r.prepared == self.generation for r in reports):
+            self._refusal = None
             self._enter("loading", self._note("set.loading", "the ranks load"), world.now)
         elif world.now - self.since > PREPARE_SECONDS:
             self._fail(self._error("set.prepare-slow", f"not prepared after {PREPARE_SECONDS:.0f} s"), world.now)
@@ -226,6 +229,7 @@ class Course:
 
     def _set_back(self, reason: Finding, now: float) -> None:
         """A start that was refused before any rank was started: checked again shortly, not counted as a failure."""
+        self._refusal = reason
         self.retry_at = now + RECHECK_SECONDS
         self._enter("recovering", reason, now)
 
@@ -235,9 +239,9 @@ class Course:
         """Why no start can begin, the nearest cause first."""
         for spark in world.sparks:
             if not spark.up or spark.freshness is not Freshness.FRESH:
-                return spark.problem or self._error("cluster.no-beat", "no beat", spark.name)
+                return spark.problem or self._note("cluster.dialling", f"{spark.name} is being dialled")
             if spark.report is None or spark.hello is None:
-                return self._error("cluster.no-report", "connected, nothing said yet", spark.name)
+                return self._note("cluster.no-report", f"{spark.name} has not said how it is yet")
             if spark.report.leaving:
                 return self._error("cluster.leaving", "its daemon was asked to stop", spark.name)
         if world.obstacles:
@@ -365,7 +369,6 @@ _MOVES = {
 }
 _WANTED = {
     "cluster.suspect": "a beat twice a second",
-    "cluster.no-beat": "a beat twice a second",
     "cluster.leaving": "a running daemon",
     "cluster.daemon-gone": "a running daemon",
 }

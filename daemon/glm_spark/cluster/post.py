@@ -79,6 +79,7 @@ class Post:
         self._life: asyncio.Task[None] | None = None
         self._silent = 0.0
         self._started: int | None = None  # the generation whose rank was started; never twice
+        self.remarks: tuple[Finding, ...] = ()  # what else is wrong on this Spark
         self.leaving = False
 
     @property
@@ -89,7 +90,7 @@ class Post:
             prepared=self._prepared,
             rank=self._rank.view if self._rank else None,
             reason=self._reason,
-            findings=self._findings,
+            findings=(*self.remarks, *self._findings),
             leaving=self.leaving,
             silent_seconds=round(self._silent),
         )

@@ -112,7 +112,7 @@ class Service:
         hurry.cancel()
 
     async def _keep_control(self) -> None:
-        """Binds loopback and the cable's addresses as netlink shows them, and follows them."""
+        """Opens control.sock, then binds loopback and the cable's addresses as netlink shows them, and follows them."""
         while True:
             try:
                 await self.control.start()
@@ -120,13 +120,14 @@ class Service:
             except BindFault as fault:
                 self._control_fault((fault.finding,))
                 await asyncio.sleep(BIND_AGAIN_SECONDS)
-        if isinstance(self.role, Working):
-            self.pulse.ready()
         while True:
             self._readdress.clear()
             addresses = self.station.fabric_addresses()
             self._control_fault(await self.control.rebind(set(addresses)))
             await self.responder.update(addresses)
+            read = self.station.watcher.inventory is not None
+            if isinstance(self.role, Working) and read and not self._control_faults:
+                self.pulse.ready()  # armed: the leader can come
             try:
                 async with asyncio.timeout(BIND_AGAIN_SECONDS if self._control_faults else None):
                     await self._readdress.wait()
@@ -137,7 +138,7 @@ class Service:
         for fault in faults:
             if fault not in self._control_faults:
                 log.error("%s", fault, extra={"code": fault.code})
-        self._control_faults = faults
+        self._control_faults = self.station.post.remarks = faults
 
     def _listen_to_signals(self) -> None:
         loop = asyncio.get_running_loop()

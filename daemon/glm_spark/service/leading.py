@@ -104,8 +104,7 @@ class Leading:
         course = self.leader.course
         if self.leader.ready():
             return f"live: {self._station.config.model.name} on port {self._station.config.api.port}"
-        reason = f": {course.reason}" if course.reason else ""
-        return f"{course.state}{reason}"
+        return f"{course.state}{reason_text(course.reason)}"
 
     # -- Source ------------------------------------------------------------------------------------------------
 
@@ -283,6 +282,13 @@ async def _ask(peer: Peer) -> tuple[Finding, ...]:
                 fix=f"Run glm-spark check on {peer.node.name}.",
             ),
         )
+
+
+def reason_text(reason: Finding | None) -> str:
+    """`: why`, shorter for what is no fault."""
+    if reason is None:
+        return ""
+    return f": {reason.measured}" if reason.severity is Severity.NOTE else f": {reason}"
 
 
 def _level(course: Course) -> int:

@@ -14,6 +14,7 @@ from glm_spark.cluster.worker import Worker
 from glm_spark.config.model import Config
 from glm_spark.finding import Finding, Severity
 from glm_spark.service import memory
+from glm_spark.service.leading import reason_text
 from glm_spark.service.pulse import Pulse
 from glm_spark.service.station import Station
 from glm_spark.status import Status
@@ -76,8 +77,7 @@ class Working:
             return f"{report.state}: {self.worker.reason}"
         if told is None:
             return f"{report.state}, session with {self._station.config.leader.name}"
-        reason = f": {told.reason}" if told.reason else ""
-        return f"{report.state}; the set is {told.state}{reason}"
+        return f"{report.state}; the set is {told.state}{reason_text(told.reason)}"
 
     # -- Source ------------------------------------------------------------------------------------------------
 

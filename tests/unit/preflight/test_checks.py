@@ -251,7 +251,7 @@ def test_the_engine_program_is_there(tmp_path: Path) -> None:
     by_name = context(settings=_engine(runtime="process", command=("tensorfold",)), environ={"PATH": str(tmp_path)})
     by_path = context(settings=_engine(runtime="process", command=(str(there),)), environ={"PATH": ""})
     for at in (by_name, by_path):
-        assert codes(program.CHECK, at) == [("engine.no-program", Severity.ERROR)]
+        assert codes(program.CHECK, at) == [("engine.program-missing", Severity.ERROR)]
     there.write_text("#!/bin/sh\n")
     there.chmod(0o644)
     if os.geteuid():

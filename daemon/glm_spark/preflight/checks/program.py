@@ -42,7 +42,7 @@ def _process(context: Context, command: str, path: str) -> Iterator[Finding]:
     else:
         measured, fix = f"not in PATH ({path})", "Give engine.command an absolute path, or install the engine."
     yield context.finding(
-        "engine.no-program",
+        "engine.program-missing",
         Severity.ERROR,
         f"engine program {command}",
         measured=measured,
