@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
-import os
 import socket
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from itertools import count
 
 from glm_spark.fabric.inventory import Inventory
+from glm_spark.fabric.reader import Reader, reader_command
 from glm_spark.finding import Finding, Severity
 
-_LINE_LIMIT = 8 << 20  # bytes of one reading
 _BACK_OFF = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)  # seconds before the next reader is started
 _LONG_LIFE = 30.0  # seconds after which a reader's end starts the back-off anew
-_GRACE = 1.0  # seconds for a killed reader to be gone
 _ABANDONED = 3  # readers that could not be killed; with so many no further one is started
 
 
@@ -61,14 +57,15 @@ class Watcher:
         self._command = tuple(command) if command is not None else reader_command()
         self._numbers = count(1)
         self._asked: dict[int, asyncio.Future[Inventory]] = {}
-        self._process: asyncio.subprocess.Process | None = None
-        self._abandoned: list[asyncio.subprocess.Process] = []
+        self._reader: Reader | None = None
+        self._ending: asyncio.Task[None] | None = None
+        self._abandoned: list[Reader] = []
         self._failures = 0
 
     @property
     def pid(self) -> int | None:
         """The reader's process, None between two of them."""
-        return self._process.pid if self._process is not None and self._process.returncode is None else None
+        return self._reader.pid if self._reader is not None and not self._reader.ended else None
 
     async def fresh(self, timeout: float) -> Inventory:
         """A reading begun after this call. Raises TimeoutError when none comes within `timeout` seconds."""
@@ -77,7 +74,8 @@ class Watcher:
         self._asked[number] = answer
         try:
             async with asyncio.timeout(timeout):
-                self._ask(number)
+                if self._reader is not None:
+                    self._reader.ask(number)
                 return await answer
         finally:
             self._asked.pop(number, None)
@@ -99,52 +97,35 @@ class Watcher:
                 await asyncio.sleep(_BACK_OFF[min(self._failures, len(_BACK_OFF) - 1)])
                 self._failures += 1
         finally:
-            await asyncio.shield(self._put_away())
+            await self._put_away()
 
     async def _one_life(self) -> None:
-        self._abandoned = [process for process in self._abandoned if process.returncode is None]
+        self._abandoned = [reader for reader in self._abandoned if not reader.ended]
         if len(self._abandoned) >= _ABANDONED:
             raise _Stuck(f"{len(self._abandoned)} readers cannot be ended; the kernel holds them")
-        process = await asyncio.create_subprocess_exec(
-            *self._command,
-            "watch",
-            *self._peers,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            limit=_LINE_LIMIT,
-            env=reader_environment(),
-        )
-        self._process = process
-        errors: list[bytes] = []
+        self._reader = reader = await Reader.start((*self._command, "watch", *self._peers))
         try:
             async with asyncio.TaskGroup() as group:
-                said = group.create_task(_collect(process, errors), name="fabric reader's errors")
-                group.create_task(self._listen(process, said, errors), name="fabric reader")
+                errors = group.create_task(reader.collect_errors(), name="fabric reader's errors")
+                group.create_task(self._listen(reader, errors), name="fabric reader")
                 group.create_task(self._question(), name="fabric reader's deadline")
                 for number in self._asked:
-                    self._ask(number)
+                    reader.ask(number)
         finally:
-            await asyncio.shield(self._put_away())
+            await self._put_away()
 
-    async def _listen(self, process: asyncio.subprocess.Process, said: asyncio.Task[None], errors: list[bytes]) -> None:
-        assert process.stdout is not None
+    async def _listen(self, reader: Reader, errors: asyncio.Task[None]) -> None:
         while True:
             try:
-                line = await process.stdout.readline()
+                line = await reader.line()
                 if not line:
                     break
                 told = json.loads(line)
                 inventory, ask = self._named(Inventory.model_validate(told["inventory"])), told["ask"]
-            except (ValueError, KeyError, TypeError) as error:  # a line past the limit is a ValueError too
+            except (ValueError, KeyError, TypeError) as error:
                 raise _Ended(f"it said something else than a reading: {str(error)[:200]}") from None
             self._take(inventory, ask)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_GRACE):
-                await process.wait()
-                await asyncio.wait([said])  # its last words come over another pipe
-        last = b"".join(errors)[-2000:].decode(errors="replace").strip().splitlines()
-        raise _Ended(f"exit status {process.returncode}" + (f": {last[-1][:200]}" if last else ""))
+        raise _Ended(await reader.farewell(errors))
 
     def _take(self, inventory: Inventory, ask: int | None) -> None:
         before, self.inventory = self.inventory, inventory
@@ -166,26 +147,17 @@ class Watcher:
                 raise _Stuck(f"no reading for {loop.time() - began:.1f} s") from None
             await asyncio.sleep(max(self._deadline / 2, 0.05))
 
-    def _ask(self, number: int) -> None:
-        process = self._process
-        if process is not None and process.stdin is not None and not process.stdin.is_closing():
-            process.stdin.write(b'{"ask": %d}\n' % number)
-
     async def _put_away(self) -> None:
-        """End the reader; remember one that cannot be ended."""
-        process, self._process = self._process, None
-        if process is None:
-            return
-        if process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
-            try:
-                async with asyncio.timeout(_GRACE):
-                    await process.wait()
-            except TimeoutError:
-                self._abandoned.append(process)
-        if process.stdin is not None:
-            process.stdin.close()
+        """End the reader, also when this is cancelled meanwhile: run() waits for it once more before it returns."""
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            self._ending = asyncio.create_task(self._end(reader), name="fabric reader's end")
+        if self._ending is not None:
+            await asyncio.shield(self._ending)
+
+    async def _end(self, reader: Reader) -> None:
+        if not await reader.end():
+            self._abandoned.append(reader)
 
     def _named(self, inventory: Inventory) -> Inventory:
         """The reader does not know the Spark's name; its findings get it here."""
@@ -200,7 +172,7 @@ class Watcher:
                 self._on_findings(findings)
 
     def _stuck_finding(self, text: str) -> Finding:
-        held = len([process for process in self._abandoned if process.returncode is None])
+        held = len([reader for reader in self._abandoned if not reader.ended])
         return Finding(
             code="fabric.reader-stuck",
             severity=Severity.UNKNOWN,
@@ -238,35 +210,16 @@ async def read_once(
     running = asyncio.create_task(watcher.run(), name="one reading")
     try:
         async with asyncio.timeout(deadline):
-            return await found
+            await asyncio.wait([found, running], return_when=asyncio.FIRST_COMPLETED)
+        if running.done():
+            running.result()  # run() ends by itself only with an exception
+        return found.result()
     except TimeoutError:
         told = "; ".join(str(finding) for finding in watcher.findings)
         raise TimeoutError(told or f"no reading of links and devices within {deadline:g} s") from None
     finally:
         running.cancel()
         await asyncio.wait([running])
-
-
-def reader_command() -> tuple[str, ...]:
-    """The reader's program up to its mode; -P keeps the current directory out of its path."""
-    return (sys.executable, "-P", "-m", "glm_spark.fabric.child")
-
-
-def reader_environment() -> dict[str, str]:
-    """Only what Python needs: no secret and nothing of systemd's reaches the reader.
-
-    The import path is passed on as it is here, because a packaged program may have set it for itself alone.
-    """
-    kept = {name: os.environ[name] for name in ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH") if name in os.environ}
-    return {**kept, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path), "PYTHONUNBUFFERED": "1"}
-
-
-async def _collect(process: asyncio.subprocess.Process, errors: list[bytes]) -> None:
-    """The end of what the reader says on standard error."""
-    assert process.stderr is not None
-    while data := await process.stderr.read(4096):
-        errors.append(data)
-        del errors[:-4]
 
 
 def _steady(inventory: Inventory) -> Inventory:

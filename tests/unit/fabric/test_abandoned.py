@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import subprocess
 
 import pytest
 
@@ -20,9 +21,10 @@ class Held:
         self.pids: list[int] = []
         self.news = asyncio.Event()
 
-    def kill(self, process: asyncio.subprocess.Process) -> None:
-        self.pids.append(process.pid)
-        self.news.set()
+    def kill(self, process: subprocess.Popen[bytes]) -> None:
+        if process.pid not in self.pids:
+            self.pids.append(process.pid)
+            self.news.set()
 
     def release(self) -> None:
         for pid in self.pids:
@@ -34,11 +36,11 @@ class Held:
 def unkillable(monkeypatch: pytest.MonkeyPatch) -> Held:
     held = Held()
 
-    def kill(process: asyncio.subprocess.Process) -> None:
+    def kill(process: subprocess.Popen[bytes]) -> None:
         held.kill(process)
 
-    monkeypatch.setattr("asyncio.subprocess.Process.kill", kill)
-    monkeypatch.setattr("glm_spark.fabric.watch._GRACE", 0.05)
+    monkeypatch.setattr("subprocess.Popen.kill", kill)
+    monkeypatch.setattr("glm_spark.fabric.reader._GRACE", 0.05)
     monkeypatch.setattr("glm_spark.fabric.watch._BACK_OFF", (0.05,))
     return held
 

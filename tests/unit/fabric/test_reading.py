@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from glm_spark.fabric.inventory import Inventory, NetDev, Route
-from glm_spark.fabric.watch import Watcher, read_once, reader_command, reader_environment
+from glm_spark.fabric.reader import reader_command, reader_environment
+from glm_spark.fabric.watch import Watcher, read_once
 from glm_spark.finding import Severity
 from tests.unit.fabric.room import Room
 
@@ -215,7 +216,7 @@ async def test_the_reader_ends_with_its_watcher(room: Room) -> None:
 def test_the_reader_ends_when_its_starter_is_killed() -> None:
     starter = (
         "import subprocess, sys, time\n"
-        "from glm_spark.fabric.watch import reader_command, reader_environment\n"
+        "from glm_spark.fabric.reader import reader_command, reader_environment\n"
         "child = subprocess.Popen([*reader_command(), 'watch'], env=reader_environment(), stdin=subprocess.PIPE,"
         " stdout=subprocess.PIPE)\n"
         "child.stdout.readline()\n"
