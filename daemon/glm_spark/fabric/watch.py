@@ -7,6 +7,7 @@ import json
 import socket
 from collections.abc import Callable, Iterable, Sequence
 from itertools import count
+from typing import Any
 
 from glm_spark.fabric.inventory import Inventory
 from glm_spark.fabric.reader import Reader, reader_command
@@ -210,7 +211,8 @@ async def read_once(
     running = asyncio.create_task(watcher.run(), name="one reading")
     try:
         async with asyncio.timeout(deadline):
-            await asyncio.wait([found, running], return_when=asyncio.FIRST_COMPLETED)
+            either: list[asyncio.Future[Any]] = [found, running]
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         if running.done():
             running.result()  # run() ends by itself only with an exception
         return found.result()
