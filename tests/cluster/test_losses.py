@@ -15,6 +15,7 @@ import pytest
 
 from tests.cluster.conftest import Cluster, MakeCluster
 from tests.sparks.daemon import until
+from tests.sparks.processes import keepers
 
 SHORT_LEASE = {"timeouts": {"suspect_seconds": 0.8, "lease_seconds": 3}}
 
@@ -66,6 +67,15 @@ async def test_a_killed_rank_ends_all_and_all_start_anew(make_cluster: MakeClust
     await gone(cluster, generation)
     await live_again(cluster, generation)
     assert any("rank-ended" in line and f"spark-{lost + 1}" in line for line in cluster.leader.journal())
+
+
+async def test_a_killed_keeper_takes_its_rank_and_the_set_with_it(cluster: Cluster) -> None:
+    generation = generation_of(await cluster.live())
+    (keeper,) = keepers("spark-2")
+    os.kill(keeper.pid, signal.SIGKILL)
+    await not_ready(cluster)
+    await gone(cluster, generation)
+    await live_again(cluster, generation)
 
 
 async def test_a_killed_worker_daemon_leaves_no_rank_and_the_leader_says_who(cluster: Cluster) -> None:

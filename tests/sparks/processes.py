@@ -73,7 +73,7 @@ def send(pid: int, number: int) -> None:
 
 def ranks(node: str | None = None, generation: int | None = None) -> list[Rank]:
     """The living ranks, in no order; all of them unless a Spark or a generation is named."""
-    marked = {rank.pid: rank for rank in _marked()}
+    marked = {rank.pid: rank for rank in _marked() if not _keeps(rank)}
     return [
         rank
         for pid, rank in marked.items()
@@ -82,6 +82,15 @@ def ranks(node: str | None = None, generation: int | None = None) -> list[Rank]:
         and generation in (None, rank.generation)
         and alive(pid)
     ]
+
+
+def keepers(node: str | None = None) -> list[Rank]:
+    """The processes that hold the ranks for the daemons."""
+    return [rank for rank in _marked() if _keeps(rank) and node in (None, rank.node) and alive(rank.pid)]
+
+
+def _keeps(rank: Rank) -> bool:
+    return any(word.endswith("/keeper.py") for word in rank.argv)
 
 
 def _marked() -> Iterator[Rank]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,12 +11,13 @@ from typing import Literal
 
 from glm_spark.api.gate import Gate
 from glm_spark.api.source import Readiness
-from glm_spark.cluster.course import Course, Orders, Spark, World
+from glm_spark.cluster.course import Course
 from glm_spark.cluster.lease import Freshness, boottime
 from glm_spark.cluster.peer import Peer
 from glm_spark.cluster.post import Post
 from glm_spark.cluster.witness import Witness
 from glm_spark.cluster.worker import Self
+from glm_spark.cluster.world import Evidence, Orders, Spark, World
 from glm_spark.config import agreement
 from glm_spark.config.model import Config
 from glm_spark.fabric import links
@@ -24,6 +26,7 @@ from glm_spark.finding import Finding, Severity
 
 log = logging.getLogger(__name__)
 
+MEMORY_STEP_GIB = 8.0
 TICK_SECONDS = 0.25  # timers of the course (back-off, drain, a preparing that takes too long) are this exact
 
 
@@ -57,6 +60,8 @@ class Leader:
         self._changed = asyncio.Event()
         self._drain: asyncio.Task[bool] | None = None
         self._fabric: tuple[dict[str, Inventory], links.Found] | None = None
+        self._settings: object = None
+        self._settings_hash = 0
         self.wanted: Literal["run", "stop"] = "run"
         self.course = Course(leader=crew.post.node, since=boottime())
         self.world = self._look()
@@ -98,6 +103,8 @@ class Leader:
     def advance(self) -> None:
         """One step: look, decide, order, tell."""
         self.world = self._look()
+        recovery = self._config().recovery
+        self.course.most_failures, self.course.window_seconds = recovery.failures, recovery.window_seconds
         self._obey(self.course.step(self.world))
         self._on_step(self.course)
         self._stepped.set()
@@ -127,6 +134,8 @@ class Leader:
             served=witness.served,
             answer=witness.answer,
             silence=self._silence(config, sparks),
+            stall=witness.stall,
+            evidence=self._evidence(config, sparks),
             drained=self._drained(),
             drain_seconds=config.stop.drain_seconds,
         )
@@ -183,6 +192,25 @@ class Leader:
             measured=f"no progress for {silent:.0f} s: {phases}",
             wanted=f"progress within {config.timeouts.silence_seconds:.0f} s",
             fix="See the ranks' last lines in journalctl -u glm-spark; timeouts.silence_seconds allows more.",
+        )
+
+    def _evidence(self, config: Config, sparks: tuple[Spark, ...]) -> Evidence:
+        settings = self._me.hello().settings
+        if self._settings is not settings:
+            self._settings = settings
+            self._settings_hash = hash(json.dumps(settings, sort_keys=True))
+        memory = [spark.report.memory for spark in sparks if spark.report and spark.report.memory]
+        return Evidence(
+            configuration=self._settings_hash,
+            boots=tuple(spark.opening.boot_id for spark in sparks if spark.up and spark.opening),
+            carriers=tuple(
+                (spark.name, netdev.name)
+                for spark in sparks
+                if spark.inventory is not None
+                for netdev in spark.inventory.netdevs
+                if netdev.carrier
+            ),
+            memory=tuple(int(one.available_gib // MEMORY_STEP_GIB) for one in memory),
         )
 
     def _drained(self) -> bool:

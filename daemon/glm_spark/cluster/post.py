@@ -18,7 +18,7 @@ from glm_spark.cluster.generation import GenerationFile
 from glm_spark.cluster.lease import boottime
 from glm_spark.cluster.protocol import Goal, Report
 from glm_spark.engine import processes, progress
-from glm_spark.engine.rank import Rank
+from glm_spark.engine.rank import Rank, RankView
 from glm_spark.engine.runtime import Runtime
 from glm_spark.engine.spec import RankSpec
 from glm_spark.finding import Finding, Severity
@@ -29,6 +29,8 @@ T = TypeVar("T")
 
 PROGRESS_SECONDS = 1.0
 LOOK_SECONDS = 5.0
+DUMP_SECONDS = 1.0
+HELD_SECONDS = 5.0  # a rank that is stopped for longer will have let its peers' collectives wait for too long
 DISK_SECONDS = 10.0  # a generation is one small fsync; a disk that needs longer is in trouble
 
 
@@ -78,6 +80,9 @@ class Post:
         self._rank: Rank | None = None
         self._life: asyncio.Task[None] | None = None
         self._silent = 0.0
+        self._dump_until: float | None = None
+        self._doubt: Finding | None = None
+        self._doubt_since: float | None = None
         self._started: int | None = None  # the generation whose rank was started; never twice
         self.remarks: tuple[Finding, ...] = ()  # what else is wrong on this Spark
         self.leaving = False
@@ -93,6 +98,8 @@ class Post:
             findings=(*self.remarks, *self._findings),
             leaving=self.leaving,
             silent_seconds=round(self._silent),
+            doubt=self._doubt,
+            broken=self._doubt_since is not None and boottime() - self._doubt_since > HELD_SECONDS,
         )
 
     @property
@@ -142,11 +149,12 @@ class Post:
             await self._vacate()
 
     async def _watch_progress(self) -> None:
-        """Measures how long a loading rank has made no progress; 0 while none loads."""
+        """Sees whether the rank's process is held, and measures how long a loading one has made no progress."""
         watch, generation = progress.Watch(), 0
         while True:
             await asyncio.sleep(PROGRESS_SECONDS)
             view = self._rank.view if self._rank is not None and self._life is not None else None
+            self._doubt_whether_it_runs(view)
             if view is None or view.pid is None or view.state != "loading":
                 self._silent = 0.0
                 continue
@@ -158,6 +166,27 @@ class Post:
             except TimeoutError:
                 continue  # a stuck process; nothing is concluded from that
             self._silent = watch.silent_for
+
+    def _doubt_whether_it_runs(self, view: RankView | None) -> None:
+        """A process stopped by a signal (SIGSTOP, a debugger) answers nothing, and its engine's /health stays 200."""
+        process = processes.read(view.pid) if view is not None and view.pid else None
+        if process is None or view is None or process.state not in "Tt":
+            changed = self._doubt is not None
+            self._doubt, self._doubt_since = None, None
+        else:
+            changed = self._doubt is None
+            self._doubt_since = self._doubt_since or boottime()
+            self._doubt = Finding(
+                code="engine.rank-held",
+                severity=Severity.ERROR,
+                node=self.node,
+                subject=f"rank {view.rank} (pid {view.pid})",
+                measured="stopped by a signal or a debugger",
+                wanted="a running process",
+                fix=f"kill -CONT {view.pid} on {self.node}, soon: else all ranks are started anew.",
+            )
+        if changed:
+            self._on_change()
 
     async def _advance(self) -> None:
         goal = self._goal
@@ -209,6 +238,7 @@ class Post:
         if self._goal != goal:
             return
         self._started = goal.generation
+        self._dump_until, self._doubt, self._doubt_since = None, None, None
         self._rank = self._trade.recruit(spec)
         self._life = asyncio.create_task(self._rank.run(), name=f"rank {spec.rank}")
         self._life.add_done_callback(lambda _task: self._wake.set())
@@ -221,8 +251,20 @@ class Post:
     def _end_unwanted(self) -> None:
         if self._rank is None or self._life is None:
             return
-        if self._goal.phase != "run" or self._goal.generation != self._started:
-            self._rank.stop(graceful=not self._goal.hard)
+        if self._goal.phase == "run" and self._goal.generation == self._started:
+            return
+        if self._goal.dump and self._writes_its_stacks():
+            return
+        self._rank.stop(graceful=not self._goal.hard)
+
+    def _writes_its_stacks(self) -> bool:
+        """Asks a hung rank for its threads' stacks once; True while it is given time to write them into its output."""
+        loop = asyncio.get_running_loop()
+        if self._dump_until is None and self._rank is not None:
+            self._dump_until = loop.time() + DUMP_SECONDS
+            self._rank.dump()
+            loop.call_later(DUMP_SECONDS + 0.01, self._end_unwanted)
+        return self._dump_until is not None and loop.time() < self._dump_until
 
     async def _bury(self) -> None:
         """Takes the result of a rank that ended; an error in following it is the daemon's and ends the daemon."""

@@ -58,7 +58,7 @@ class Goal(Wire):
     """What the leader wants of a Spark, whole and absolute: saying it twice changes nothing.
 
     idle: no rank. prepare: make ready for `generation`. run: have the rank of `generation`, once.
-    `hard` ends a rank at once instead of asking it to end.
+    `hard` ends a rank at once instead of asking it to end; `dump` takes its threads' stacks first, for it may hang.
     """
 
     generation: int = Field(ge=0)
@@ -66,6 +66,7 @@ class Goal(Wire):
     links: tuple[Link, ...] = ()
     variant: Variant = Variant()
     hard: bool = False
+    dump: bool = False
     reason: Finding | None = None
 
 
@@ -80,6 +81,8 @@ class Report(Wire):
     findings: tuple[Finding, ...] = ()
     leaving: bool = False  # its daemon was asked to stop
     memory: MemoryStatus | None = None
+    doubt: Finding | None = None  # why its rank may not answer although it is alive
+    broken: bool = False  # the doubt has lasted too long
     silent_seconds: float = 0.0  # how long its loading rank has made no progress
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from glm_spark import __version__
-from glm_spark.cluster.course import Course, Spark
+from glm_spark.cluster.course import Course
 from glm_spark.cluster.lease import Freshness
 from glm_spark.cluster.protocol import Report
+from glm_spark.cluster.world import Spark
 from glm_spark.config.model import Config
 from glm_spark.engine.health import EngineHealth
 from glm_spark.engine.rank import RankView

@@ -44,6 +44,8 @@ __all__ = [
     "Engine",
     "Fabric",
     "GiB",
+    "Gpu",
+    "Hook",
     "Log",
     "Memory",
     "Metrics",
@@ -235,6 +237,24 @@ class Memory(Section):
         ge=0,
         le=128,
     )
+    floor_gib: GiB = key(
+        2.0,
+        why="less available under a running set ends all ranks before the Spark freezes; 7 is left at rest; 0: never",
+        unit="GiB",
+        effect=Effect.LIVE,
+        ge=0,
+        le=32,
+    )
+
+
+class Gpu(Section):
+    clock_limit_mhz: int = key(
+        0,
+        why="upper limit of the GPU's clock, set at each start; 0: left alone. The published figures: 2200",
+        unit="MHz",
+        ge=0,
+        le=10_000,
+    )
 
 
 class Timeouts(Section):
@@ -272,11 +292,73 @@ class Stop(Section):
     )
 
 
+class Canary(Section):
+    """How a serving engine is watched. TensorFold gives up on a lost peer by itself after TF_ROCE_WAIT_S (300 s)."""
+
+    interval_seconds: Seconds = key(
+        60.0, why="an idle engine is asked a small question this often", unit="s", effect=Effect.LIVE, ge=1, le=86400
+    )
+    answer_seconds: Seconds = key(
+        30.0,
+        why="no answer to it for so long, while nothing else runs: the engine hangs",
+        unit="s",
+        effect=Effect.LIVE,
+        ge=1,
+        le=3600,
+    )
+    decode_seconds: Seconds = key(
+        330.0, why="no token of a reply for so long: the engine hangs", unit="s", effect=Effect.LIVE, ge=1, le=86400
+    )
+    prefill_seconds: Seconds = key(
+        1800.0,
+        why="a prompt may be read for so long (a million tokens take 16 minutes)",
+        unit="s",
+        effect=Effect.LIVE,
+        ge=1,
+        le=86400,
+    )
+
+
+class Recovery(Section):
+    failures: int = key(
+        6,
+        why="so many failures within the window leave the set stopped until something changes",
+        effect=Effect.LIVE,
+        ge=1,
+        le=1000,
+    )
+    window_seconds: Seconds = key(3600.0, why="the window", unit="s", effect=Effect.LIVE, ge=1, le=604800)
+
+
 class Log(Section):
     level: Literal["debug", "info", "warning", "error"] = key(
         "info", why="what reaches the journal", effect=Effect.LIVE
     )
     engine_lines: bool = key(True, why="pass the engine's own lines on", effect=Effect.LIVE)
+
+
+class Hook(Section):
+    command: tuple[Line, ...] = key(
+        (),
+        why="program by absolute path and its arguments, run when the set is not-ready, degraded, breaker-open or "
+        "cleared; gets the event as JSON on its standard input, nothing of the daemon's environment",
+        effect=Effect.LIVE,
+        private=True,
+    )
+    repeat_seconds: Seconds = key(
+        3600.0, why="an event that still holds is told again after this; 0: once", unit="s", effect=Effect.LIVE,
+        ge=0, le=604_800,
+    )  # fmt: skip
+    timeout_seconds: Seconds = key(
+        10.0, why="the program is killed after this", unit="s", effect=Effect.LIVE, ge=0.1, le=300
+    )
+
+    @field_validator("command")
+    @classmethod
+    def _command(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if value and not value[0].startswith("/"):
+            raise ValueError("the program's absolute path is wanted first, such as /etc/glm-spark/alert")
+        return value
 
 
 class Config(Section):
@@ -293,8 +375,12 @@ class Config(Section):
     model: Model = Field(default=Model(), description="What is served.")
     engine: Engine = Field(default=Engine(), description="How the ranks are run, and what they are told.")
     memory: Memory = Field(default=Memory(), description="A Spark's unified memory.")
+    gpu: Gpu = Field(default=Gpu(), description="A Spark's GPU.")
     timeouts: Timeouts = Field(default=Timeouts(), description="When silence means something.")
+    canary: Canary = Field(default=Canary(), description="How a serving engine is watched.")
+    recovery: Recovery = Field(default=Recovery(), description="How often a set may fail.")
     stop: Stop = Field(default=Stop(), description="How a stop goes.")
+    hook: Hook = Field(default=Hook(), description="A program of yours that hears of trouble, on the leader.")
     log: Log = Field(default=Log(), description="The journal.")
 
     @property

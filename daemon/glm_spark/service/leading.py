@@ -55,8 +55,8 @@ class Leading:
         witness = Witness(
             node=station.place.me,
             base_url=f"http://127.0.0.1:{config.engine.http_port}",
-            model=lambda: station.config.model.name,
-            answer_seconds=lambda: station.config.timeouts.answer_seconds,
+            config=lambda: station.config,
+            gate=self.gate,
             on_news=self.changed,
         )
         crew = Crew(peers, station.post, witness, self.gate)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from glm_spark.cluster.course import Course, Orders, Spark, World
+from glm_spark.cluster.course import Course
 from glm_spark.cluster.lease import Freshness
 from glm_spark.cluster.protocol import Goal, Hello, Opening, Report
+from glm_spark.cluster.world import Evidence, Orders, Spark, World
 from glm_spark.engine.rank import RankView
 from glm_spark.engine.spec import Link
 from glm_spark.finding import Finding, Severity
@@ -20,6 +21,7 @@ class Imagined:
 
     name: str
     instance: int = 0
+    boot: int = 0
     seen: int = 0
     prepared: int | None = None
     rank: RankView | None = None
@@ -93,7 +95,12 @@ class Imagined:
             up=up,
             freshness=self.freshness,
             opening=Opening(
-                protocol=1, cluster="glm", node=self.name, boot_id="b", instance_id=str(self.instance), nonce="0" * 64
+                protocol=1,
+                cluster="glm",
+                node=self.name,
+                boot_id=str(self.boot),
+                instance_id=str(self.instance),
+                nonce="0" * 64,
             ),
             hello=Hello(version="1", generation=self.seen, settings={}),
             report=self.heard,
@@ -115,6 +122,8 @@ class Harbour:
         self.silence: Finding | None = None
         self.obstacles: tuple[Finding, ...] = ()
         self.drained = False
+        self.stall: Finding | None = None
+        self.configuration = 0
         self.orders: Orders | None = None
 
     def world(self) -> World:
@@ -128,6 +137,11 @@ class Harbour:
             served=running and self.serves,
             answer=self.answer if running else None,
             silence=self.silence,
+            stall=self.stall,
+            evidence=Evidence(
+                configuration=self.configuration,
+                boots=tuple(f"{spark.name}-{spark.boot}" for spark in self.sparks if not spark.dead and not spark.cut),
+            ),
             drained=self.drained,
             drain_seconds=30.0,
         )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from glm_spark.cluster.course import BACKOFF_SECONDS, TERMINAL
+from glm_spark.cluster.breaker import BACKOFF_SECONDS
+from glm_spark.cluster.judge import TERMINAL
 from glm_spark.cluster.lease import Freshness
 from tests.unit.cluster.harbour import Harbour, finding
 
@@ -124,6 +125,7 @@ def test_a_lapsed_lease_ends_the_set(live: Harbour) -> None:
 
 def test_failures_in_a_row_are_tried_again_ever_later() -> None:
     harbour = Harbour()
+    harbour.course.most_failures = 100
     pauses = []
     for _ in range(len(BACKOFF_SECONDS)):
         harbour.until("loading")
