@@ -136,6 +136,13 @@ class Tuning(Section):
     )
 
 
+OPTIONS_FORM = 'a list such as ["--name=value"], each entry one option with its value,'
+# What a rank's life depends on: its name and marks, who reads its output, who ends and removes it.
+_OWNED_OPTIONS = frozenset(
+    "--name --label --label-file --detach --interactive --tty --init --rm --restart --replace --log-driver --log-opt "
+    "--sdnotify --pull --cidfile --pidfile --detach-keys --attach --sig-proxy --network --net --help --read-only".split()
+)
+
 _ENGINE_VARIABLE = re.compile(r"(TENSORFOLD|TF_GLM|TF_ROCE)_[A-Z0-9_]+")
 # Derived on each Spark from its own end of the cable; one value for all ranks would be wrong on most of them.
 _OWN_TO_A_SPARK = frozenset({"TF_ROCE_HCA"})
@@ -167,6 +174,22 @@ class Engine(Section):
         agree=True,
         pattern=r"^(localhost/[^\s]+|[A-Za-z0-9][^\s]*@sha256:[0-9a-f]{64}|sha256:[0-9a-f]{64})$",
         form="an image pinned by its digest, NAME@sha256: and 64 hexadecimal digits, or localhost/NAME of your own",
+    )
+    pull: bool = key(False, why="true fetches a missing image, about 25 GB, before a start")
+    runtime_options: tuple[Line, ...] = key(
+        (),
+        why='options of podman or docker itself, before its verb, such as "--cgroup-manager=cgroupfs"',
+        form=OPTIONS_FORM,
+    )
+    container_options: tuple[Line, ...] = key(
+        (),
+        why="further options of podman run or docker run; one of the same --ulimit or --cgroups replaces ours",
+        form=OPTIONS_FORM,
+    )
+    gpu_options: tuple[Line, ...] = key(
+        (),
+        why="how a container is given the GPU; empty: --device=nvidia.com/gpu=all with podman, --gpus=all with docker",
+        form=OPTIONS_FORM,
     )
     http_port: Port = key(8889, why="where rank 0 serves on 127.0.0.1", agree=True)
     master_port: Port = key(29551, why="the ranks' rendezvous; unauthenticated: keep it fenced", agree=True)
@@ -226,6 +249,17 @@ class Engine(Section):
             raise ValueError("an entry is empty")
         if "/" in value[0] and not value[0].startswith("/"):
             raise ValueError("the program's name or its absolute path is wanted first")
+        return value
+
+    @field_validator("runtime_options", "container_options", "gpu_options")
+    @classmethod
+    def _options(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        """Long options with their value in the same entry, so that none can take the next word for itself."""
+        for option in value:
+            if not re.fullmatch(r"--[a-z0-9][a-z0-9-]*(=.*)?", option):
+                raise ValueError(f"{option[:60]!r}: a long option such as --name=value is wanted, one an entry")
+            if option.partition("=")[0] in _OWNED_OPTIONS:
+                raise ValueError(f"{option.partition('=')[0]} is set by glm-spark itself; leave it out")
         return value
 
     @field_validator("environment")

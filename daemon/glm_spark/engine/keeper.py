@@ -1,15 +1,20 @@
 """Holds one rank for the daemon, so that nothing of it outlives the daemon, whatever ends either of them.
 
-Run as `python -I -S keeper.py COMMANDS STATUS PARENT -- PROGRAM ARGUMENT...` with the rank's whole environment, and
-with two pipes: COMMANDS is read, and its end of file says that the daemon is gone; STATUS is written. It imports
-nothing of the package, so that it is small and starts at once.
+Run as `python -I -S keeper.py COMMANDS STATUS PARENT [OPTION...] -- PROGRAM ARGUMENT...` with the rank's whole
+environment, and with two pipes: COMMANDS is read, and its end of file says that the daemon is gone; STATUS is written.
+It imports nothing of the package, so that it is small and starts at once.
+
+Options: `--cgroup=DIRECTORY` is an empty cgroup v2 group that the rank starts in and that is emptied and removed at the
+end. `--last=WORD`, one for each word, is a command that is run when everything has ended: the removal of a container
+whose podman or docker was the rank's program. With it the program's children are given a moment to end by themselves.
 
 Why a process of its own: PR_SET_PDEATHSIG fires when the *thread* that created the child ends, which in a daemon may
 be any thread at any time, and is no help for grandchildren. This process has one thread, and as a subreaper it becomes
 the parent of every orphan of the rank, so that none escapes by a session of its own.
 
 Commands, one byte each: T SIGTERM to the rank, U SIGUSR1 to the rank, K end everything.
-Status, one line each: `started PID`, `failed ERRNO`, `ended CODE -` or `ended - SIGNAL`, `gone`.
+Status, one line each: `started PID`, `failed ERRNO`, `ended CODE -` or `ended - SIGNAL`, `gone`; `left` in place of
+`gone` when the last command did not succeed.
 """
 
 import ctypes
@@ -17,16 +22,24 @@ import os
 import select
 import signal
 import sys
+import time
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 NOT_STARTED = 126
+OOM_SCORE = b"500"  # the daemon runs at -900: when memory runs out the rank goes first
+SETTLE_SECONDS = 5.0  # a container's own keeper, conmon, records the end and unmounts: 0.3 s
+LAST_SECONDS = 30.0  # for one try of the last command
+LAST_PAUSES = (0.0, 0.5, 1.0, 2.0, 4.0)
 
 
 def main() -> int:
     split = sys.argv.index("--")
-    commands, status, parent = (int(text) for text in sys.argv[1:split])
+    commands, status, parent = (int(text) for text in sys.argv[1:4])
+    options = sys.argv[4:split]
     program = sys.argv[split + 1 :]
+    cgroup = "".join(option[9:] for option in options if option.startswith("--cgroup="))
+    last = [option[7:] for option in options if option.startswith("--last=")]
     for number in (commands, status):
         os.set_inheritable(number, False)
     # A terminal's Ctrl-C and a service manager's SIGTERM are for the daemon to answer; this process ends last.
@@ -44,14 +57,18 @@ def main() -> int:
         return 0
     if os.getppid() != parent:
         return 0
-    rank, trouble = start(program, libc)
+    rank, trouble = start(program, libc, cgroup)
     if trouble:
         os.waitpid(rank, 0)
+        remove_group(cgroup)
         return tell(status, f"failed {trouble}")
     tell(status, f"started {rank}")
-    keep(rank, commands, status, daemon, wake_read)
-    end_everything(rank, status, wake_read)
-    return tell(status, "gone")
+    by_itself = keep(rank, commands, status, daemon, wake_read)
+    if last and by_itself:
+        let_end(rank, commands, status, daemon, wake_read)
+    end_everything(rank, status, wake_read, cgroup)
+    remove_group(cgroup)
+    return tell(status, "gone" if succeed(last) else "left")
 
 
 def tell(status: int, text: str) -> int:
@@ -62,7 +79,7 @@ def tell(status: int, text: str) -> int:
     return 0
 
 
-def start(program: list[str], libc: ctypes.CDLL) -> tuple[int, int]:
+def start(program: list[str], libc: ctypes.CDLL, cgroup: str) -> tuple[int, int]:
     """The rank's pid and 0, or the errno that kept it from starting. PATH is searched for a bare name."""
     me = os.getpid()
     trouble_read, trouble_write = os.pipe2(os.O_CLOEXEC)
@@ -78,6 +95,9 @@ def start(program: list[str], libc: ctypes.CDLL) -> tuple[int, int]:
                 signal.signal(number, signal.SIG_DFL)
             signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            put("/proc/self/oom_score_adj", OOM_SCORE)
+            if cgroup:
+                put(f"{cgroup}/cgroup.procs", str(os.getpid()).encode())
             os.execvp(program[0], program)
         except OSError as error:
             os.write(trouble_write, str(error.errno).encode())
@@ -89,8 +109,23 @@ def start(program: list[str], libc: ctypes.CDLL) -> tuple[int, int]:
     return rank, int(trouble or b"0")
 
 
-def keep(rank: int, commands: int, status: int, daemon: int, wake: int) -> None:
-    """Returns when the rank has ended, when everything is to be ended, or when the daemon is gone."""
+def put(path: str, text: bytes) -> bool:
+    """Writes into a file of the kernel's; where that is refused the rank is held all the same."""
+    try:
+        number = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        os.write(number, text)
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(number)
+
+
+def keep(rank: int, commands: int, status: int, daemon: int, wake: int) -> bool:
+    """Returns when the rank has ended (True), when everything is to be ended, or when the daemon is gone."""
     poll = select.poll()
     # The pidfd sees the daemon's end even while some fork of it still holds the command pipe open.
     for number in (commands, daemon, wake):
@@ -98,16 +133,16 @@ def keep(rank: int, commands: int, status: int, daemon: int, wake: int) -> None:
     while True:
         ready = {number for number, _ in poll.poll()}
         if daemon in ready:
-            return
+            return False
         if wake in ready:
             drain(wake)
             ended, _ = reap(rank, status)
             if ended:
-                return
+                return True
         if commands in ready:
             wanted = os.read(commands, 64)
             if not wanted or b"K" in wanted:
-                return
+                return False
             # Not reaped yet, so the number is still the rank's own.
             if b"U" in wanted:
                 os.kill(rank, signal.SIGUSR1)
@@ -139,12 +174,83 @@ def reap(rank: int, status: int) -> tuple[bool, bool]:
             tell(status, f"ended - {-code}" if code < 0 else f"ended {code} -")
 
 
-def end_everything(rank: int, status: int, wake: int) -> None:
+def let_end(rank: int, commands: int, status: int, daemon: int, wake: int) -> None:
+    """The program ended by itself: its children may finish what they do, unless somebody is in a hurry."""
+    poll = select.poll()
+    for number in (commands, daemon, wake):
+        poll.register(number, select.POLLIN)
+    until = time.monotonic() + SETTLE_SECONDS
+    while (left := until - time.monotonic()) > 0 and not reap(rank, status)[1]:
+        ready = {number for number, _ in poll.poll(left * 1000)}
+        drain(wake)
+        if daemon in ready or (commands in ready and os.read(commands, 64) not in (b"T", b"U")):
+            return
+
+
+def succeed(command: list[str]) -> bool:
+    """Runs the last command until it succeeds; False when it never does. Its output is nobody's."""
+    if not command:
+        return True
+    for pause in LAST_PAUSES:
+        time.sleep(pause)
+        child = os.fork()
+        if child == 0:
+            nothing = os.open(os.devnull, os.O_RDWR)
+            for number in range(3):
+                os.dup2(nothing, number)
+            signal.set_wakeup_fd(-1)
+            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE):
+                signal.signal(number, signal.SIG_DFL)
+            try:
+                os.execvp(command[0], command)
+            finally:
+                os._exit(NOT_STARTED)
+        if outcome(child) == 0:
+            return True
+    return False
+
+
+def outcome(child: int) -> int:
+    """The exit status of a child that is given LAST_SECONDS; what it leaves behind is no concern of its status."""
+    until = time.monotonic() + LAST_SECONDS
+    while time.monotonic() < until:
+        pid, how = os.waitpid(child, os.WNOHANG)
+        if pid:
+            return os.waitstatus_to_exitcode(how)
+        time.sleep(0.02)
+    os.kill(child, signal.SIGKILL)
+    return -signal.SIGKILL
+
+
+def kill_group(cgroup: str) -> None:
+    """Everything in the group at once, whatever session it is in and whether or not it is stopped."""
+    if cgroup:
+        put(f"{cgroup}/cgroup.kill", b"1")
+
+
+def remove_group(cgroup: str) -> None:
+    """The group and those that a container runtime made below it."""
+    if not cgroup:
+        return
+    for directory, _, _ in os.walk(cgroup, topdown=False):
+        remove_directory(directory)
+
+
+def remove_directory(directory: str) -> bool:
+    try:
+        os.rmdir(directory)
+        return True
+    except OSError:  # not empty yet, or gone
+        return False
+
+
+def end_everything(rank: int, status: int, wake: int, cgroup: str = "") -> None:
     """Kill all descendants until none is left: what forks while it is being killed is found on the next look."""
     poll = select.poll()
     poll.register(wake, select.POLLIN)
     pause_ms = 5
     while True:
+        kill_group(cgroup)
         for pid, began in descendants(os.getpid()):
             kill(pid, began)
         _, childless = reap(rank, status)

@@ -6,11 +6,13 @@ import asyncio
 import errno
 import os
 import sys
-from collections.abc import AsyncIterator, Mapping
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
-from glm_spark.engine import processes
+from glm_spark.engine import cgroup, deaths, processes
 from glm_spark.engine.lines import follow
 from glm_spark.engine.runtime import Exit, StartFault
 from glm_spark.engine.spec import RankSpec
@@ -52,18 +54,23 @@ def environment_of(spec: RankSpec, here: Mapping[str, str]) -> dict[str, str]:
 class KeptRank:
     """A rank held by a keeper. Its status pipe is watched by the loop, so its end is known at once.
 
-    Should the keeper itself be killed, the kernel ends the rank, and what the rank left is found by its marks. Only
-    then could something escape: a process that left the session and also threw its environment away.
+    Should the keeper itself be killed, the kernel ends the rank, and what the rank left is found by its control group
+    where it has one, and by its marks. Only without a group could something escape: a process that left the session
+    and also threw its environment away.
     """
 
-    def __init__(self, spec: RankSpec, commands: int, status: int) -> None:
+    def __init__(self, spec: RankSpec, commands: int, status: int, group: Path | None = None) -> None:
         self._spec = spec
+        self._group = group
         self._commands = commands
         self._status = status
         self._loop = asyncio.get_running_loop()
         self._text = b""
         self._keeper: asyncio.subprocess.Process | None = None
         self._told_gone = False
+        self._killed = False
+        self._since = time.monotonic()
+        self.left = False  # the keeper's last command did not succeed, or it did not come to it
         self._deadline: asyncio.TimerHandle | None = None
         self.started: asyncio.Future[int] = self._loop.create_future()
         self._exit: asyncio.Future[Exit] = self._loop.create_future()
@@ -84,20 +91,33 @@ class KeptRank:
         assert self._keeper.stdout is not None
         return follow(self._keeper.stdout)
 
-    async def wait(self) -> Exit:
+    @property
+    def over(self) -> bool:
+        """The program has ended."""
+        return self._exit.done()
+
+    async def ended(self) -> Exit:
+        """How the program ended, the moment it did."""
         return await asyncio.shield(self._exit)
+
+    async def wait(self) -> Exit:
+        exit = await self.ended()
+        return await deaths.explained(exit, self.pid, self._since, by_us=self._killed)
 
     async def gone(self) -> None:
         await self._silent.wait()
+        self.left = self.left or not self._told_gone
         pause = FIRST_LOOK
         while not self._told_gone:
-            # Without the keeper's word: end by the marks what it left, until nothing is left to end.
+            # Without the keeper's word: end what it left, by its group and its marks, until nothing is left to end.
             try:
+                cgroup.kill(self._group)
                 self._told_gone = not await end_marked(self._spec.marks, frozenset())
             except TimeoutError:  # a process stuck in the kernel holds up the reading of the table; look again
                 pause = SLOWEST_LOOK
             await asyncio.sleep(pause)
             pause = min(pause * 2, SLOWEST_LOOK)
+        cgroup.remove(self._group)
         if self._keeper is not None:
             # It has ended already. Newer Pythons wait for the end of its output too, which an outsider may hold open.
             with suppress(TimeoutError):
@@ -111,6 +131,7 @@ class KeptRank:
         self._command(b"U")
 
     def kill(self) -> None:
+        self._killed = self._killed or not self._exit.done()
         self._command(b"K")
         if self._deadline is None and not self._silent.is_set():
             self._deadline = self._loop.call_later(KEEPER_SECONDS, self._relieve_keeper)
@@ -152,8 +173,8 @@ class KeptRank:
                 self._not_started(OSError(int(number), os.strerror(int(number))))
             case ["ended", code, number]:
                 self._exit.set_result(Exit(None if code == "-" else int(code), None if number == "-" else int(number)))
-            case ["gone"]:
-                self._told_gone = True
+            case ["gone" | "left"]:
+                self._told_gone, self.left = True, words == ["left"]
 
     def _close(self) -> None:
         """The keeper is gone. Without its word on the rank, how that one ended is not known."""
@@ -186,53 +207,65 @@ async def end_marked(marks: Mapping[str, str], spare: frozenset[int]) -> list[pr
     return await processes.aside(look_and_kill, LOOK_SECONDS)
 
 
+@dataclass(frozen=True, slots=True)
+class Program:
+    """What a keeper runs: the words and their whole environment, and the keeper's own options."""
+
+    argv: Sequence[str]
+    environment: Mapping[str, str]
+    group: Path | None = None  # an empty cgroup v2 group for it
+    last: Sequence[str] = ()  # run when all of it has ended
+
+
+async def keep(spec: RankSpec, program: Program, explain: Callable[[RankSpec, OSError], Finding]) -> KeptRank:
+    """Starts a program under a keeper. Must be called on the main thread's loop. Raises StartFault."""
+    commands_read, commands_write = os.pipe()
+    status_read, status_write = os.pipe()
+    os.set_blocking(commands_write, False)
+    os.set_blocking(status_read, False)
+    rank = KeptRank(spec, commands_write, status_read, program.group)
+    options = [f"--last={word}" for word in program.last]
+    if program.group is not None:
+        options.append(f"--cgroup={program.group}")
+    try:
+        keeper = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-I", "-S", str(KEEPER), str(commands_read), str(status_write), str(os.getpid())),
+            *(*options, "--", *program.argv),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            env=dict(program.environment),
+            pass_fds=(commands_read, status_write),
+            start_new_session=True,
+        )
+        rank.follow(keeper)
+    except OSError as error:
+        raise StartFault(explain(spec, error)) from error
+    finally:
+        os.close(commands_read)
+        os.close(status_write)
+    try:
+        async with asyncio.timeout(START_SECONDS):
+            await asyncio.shield(rank.started)
+    except OSError as error:  # TimeoutError is one
+        rank.kill()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LOOK_SECONDS):
+                await rank.gone()
+        raise StartFault(explain(spec, error)) from error
+    except asyncio.CancelledError:
+        rank.kill()
+        raise
+    return rank
+
+
 class ProcessRuntime:
-    """Runs ranks as processes."""
+    """Runs ranks as processes, each in a control group of its own where systemd handed one to the daemon."""
 
     async def start(self, spec: RankSpec) -> KeptRank:
         """Must be called on the main thread's loop. Raises StartFault with a Finding that names the program."""
-        commands_read, commands_write = os.pipe()
-        status_read, status_write = os.pipe()
-        os.set_blocking(commands_write, False)
-        os.set_blocking(status_read, False)
-        rank = KeptRank(spec, commands_write, status_read)
-        try:
-            keeper = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-I",
-                "-S",
-                str(KEEPER),
-                str(commands_read),
-                str(status_write),
-                str(os.getpid()),
-                "--",
-                *spec.argv,
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.STDOUT,
-                env=environment_of(spec, os.environ),
-                pass_fds=(commands_read, status_write),
-                start_new_session=True,
-            )
-            rank.follow(keeper)
-        except OSError as error:
-            raise StartFault(start_finding(spec, error)) from error
-        finally:
-            os.close(commands_read)
-            os.close(status_write)
-        try:
-            async with asyncio.timeout(START_SECONDS):
-                await asyncio.shield(rank.started)
-        except OSError as error:  # TimeoutError is one
-            rank.kill()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_SECONDS):
-                    await rank.gone()
-            raise StartFault(start_finding(spec, error)) from error
-        except asyncio.CancelledError:
-            rank.kill()
-            raise
-        return rank
+        group = cgroup.make(f"rank-{spec.generation}")
+        return await keep(spec, Program(spec.argv, environment_of(spec, os.environ), group), start_finding)
 
     async def sweep(self, cluster: str, node: str) -> list[str]:
         """Ends what carries this cluster's and this Spark's marks and does not descend from this daemon.

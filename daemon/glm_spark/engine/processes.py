@@ -71,8 +71,20 @@ def carries(pid: int, marks: Mapping[str, str]) -> bool:
     return all(f"{name}={value}".encode() in told for name, value in marks.items())
 
 
+def first_marked(marks: Mapping[str, str]) -> Process | None:
+    """The eldest process with these marks that no other one with them started; None while there is none."""
+    carrying = {process.pid: process for process in table().values() if carries(process.pid, marks)}
+    roots = [process for process in carrying.values() if process.parent not in carrying and process.state not in "ZX"]
+    return min(roots, key=lambda process: process.began, default=None)
+
+
 def kill(process: Process) -> bool:
     """SIGKILL to exactly this process, even if its number has been given to another meanwhile. False: it is gone."""
+    return send(process, signal.SIGKILL)
+
+
+def send(process: Process, number: signal.Signals) -> bool:
+    """A signal to exactly this process; False when it is gone or may not be signalled."""
     try:
         handle = os.pidfd_open(process.pid)
     except OSError:
@@ -81,8 +93,8 @@ def kill(process: Process) -> bool:
         now = read(process.pid)
         if now is None or now.began != process.began:
             return False
-        signal.pidfd_send_signal(handle, signal.SIGKILL)
-    except ProcessLookupError:
+        signal.pidfd_send_signal(handle, number)
+    except (ProcessLookupError, PermissionError):
         return False
     finally:
         os.close(handle)

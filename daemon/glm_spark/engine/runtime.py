@@ -13,17 +13,27 @@ from glm_spark.finding import Finding
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """How a process ended: an exit status, or the signal that ended it; neither where nobody could see it."""
+    """How a process ended: an exit status, or the signal that ended it; neither where nobody could see it.
+
+    `cause` says who or what ended it, in words, where that is known.
+    """
 
     code: int | None
     signal: int | None
+    cause: str = ""
+
+    @property
+    def killed(self) -> bool:
+        """By SIGKILL: a container runtime tells of it as exit status 137."""
+        return self.signal == signals.SIGKILL or self.code == 128 + signals.SIGKILL
 
     def __str__(self) -> str:
+        cause = f" ({self.cause})" if self.cause else ""
         if self.signal is not None:
-            return f"ended by {_signal_name(self.signal)}{_MEANING.get(128 + self.signal, '')}"
+            return f"ended by {_signal_name(self.signal)}{cause or _MEANING.get(128 + self.signal, '')}"
         if self.code is not None:
-            return f"ended with exit status {self.code}{_MEANING.get(self.code, '')}"
-        return "ended, and how could not be seen"
+            return f"ended with exit status {self.code}{cause or _MEANING.get(self.code, '')}"
+        return f"ended, and how could not be seen{cause}"
 
 
 # TensorFold's exit codes; above 128 a container runtime's way to tell of a signal.

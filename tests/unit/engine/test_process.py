@@ -192,7 +192,9 @@ async def test_a_killed_rank_leaves_nothing_and_says_how_it_ended(
     await heard(rank, "family")
     os.kill(rank.pid, signal.SIGKILL)
     async with asyncio.timeout(10):
-        assert await rank.wait() == Exit(None, signal.SIGKILL)
+        ended = await rank.wait()
+        assert (ended.code, ended.signal) == (None, signal.SIGKILL)
+        assert ended.cause.startswith("killed by somebody")
         await rank.gone()
     assert having(nap) == []
 

@@ -263,7 +263,10 @@ OTHER: dict[str, tuple[Any, dict[str, Any]]] = {
     "engine.tuning.memory_reserve_gib": (20.0, {}),
 }
 # These reach the daemon itself, not the rank.
-NOT_THE_RANK = {"model.accept_noncommercial", "engine.runtime", "engine.image", "engine.shm_gib"}
+NOT_THE_RANK = {
+    "model.accept_noncommercial",
+    *(path for path, where in reached_settings.items() if where in ("the runtime", "the container runtimes")),
+}
 
 
 def leaves(section: type[BaseModel], prefix: str) -> dict[str, Any]:
