@@ -1,0 +1,1 @@
+"""The weights on every Spark: pinned, fetched once, handed over the cable, proven by their content."""
