@@ -33,6 +33,7 @@ from glm_spark.config.keys import (
     Section,
     key,
 )
+from glm_spark.config.weights import Weights
 
 __all__ = [
     "NATIVE_CONTEXT",
@@ -58,6 +59,7 @@ __all__ = [
     "Stop",
     "Timeouts",
     "Tuning",
+    "Weights",
     "key",
 ]
 
@@ -373,6 +375,7 @@ class Config(Section):
     api: Api = Field(default=Api(), description="The endpoint for client programs, on the leader.")
     metrics: Metrics = Field(default=Metrics(), description="Prometheus figures elsewhere than on loopback.")
     model: Model = Field(default=Model(), description="What is served.")
+    weights: Weights = Field(default=Weights(), description="How the weights come onto each Spark.")
     engine: Engine = Field(default=Engine(), description="How the ranks are run, and what they are told.")
     memory: Memory = Field(default=Memory(), description="A Spark's unified memory.")
     gpu: Gpu = Field(default=Gpu(), description="A Spark's GPU.")

@@ -120,6 +120,7 @@ def _model(config: Config) -> list[Fault]:
 def _ports(config: Config) -> list[Fault]:
     ports = {
         "control.port": config.control.port,
+        "weights.port": config.weights.port,
         "api.port": config.api.port,
         "engine.http_port": config.engine.http_port,
         "engine.master_port": config.engine.master_port,

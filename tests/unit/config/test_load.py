@@ -162,7 +162,7 @@ def test_a_bad_value_is_named_with_what_is_wanted(faults: Any, text: str, fault:
         ("[nodes]\n", "nodes: no such key; did you mean [[node]]?"),
         ("[model]\ncontext = 4096", "model.context: no such key; it belongs in [engine]"),
         ("[engine]\nkv = 'fp8'", "engine.kv: no such key; it belongs in [engine.tuning]"),
-        ("[engine]\nport = 1", "engine.port: no such key; it belongs in [control] or [api]"),
+        ("[engine]\nport = 1", "engine.port: no such key; it belongs in [control] or [api] or [weights]"),
         (
             "[engine.tuning]\nTF_GLM_HC_SPLIT = 0",
             "engine.tuning.TF_GLM_HC_SPLIT: no such key; the setting for it is engine.tuning.hc_split",
