@@ -39,6 +39,7 @@ class Course:
     _instances: dict[str, str] = field(default_factory=dict)
     _evidence: Evidence | None = None  # as it was at the last failure
     _drain_until: float | None = None
+    _cable_since: float | None = None
     _refusal: Finding | None = None
 
     @property
@@ -49,6 +50,7 @@ class Course:
     def step(self, world: World) -> Orders:
         """Moves as far as the world allows and says what each Spark should do now."""
         self._forget_old_remedies(world)
+        self._cable_since = (self._cable_since or world.now) if world.cable is not None else None
         for _ in range(len(_MOVES)):
             before = self.state
             _MOVES[before](self, world)
@@ -201,7 +203,9 @@ class Course:
     # -- judgements --------------------------------------------------------------------------------------------
 
     def _loss(self, world: World) -> Finding | None:
-        return judge.loss(world, self.generation, self._instances, started=self.state != "preparing")
+        found = judge.loss(world, self.generation, self._instances, started=self.state != "preparing")
+        held = self._cable_since is not None and world.now - self._cable_since >= world.hold_seconds
+        return found or (world.cable if held else None)
 
     def _forget_old_remedies(self, world: World) -> None:
         """Remedies answered a configuration and a boot that are gone."""

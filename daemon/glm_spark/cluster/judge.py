@@ -85,6 +85,8 @@ def _spark_loss(spark: Spark, generation: int, instances: Mapping[str, str], sta
 
 def unsure(world: World) -> Finding | None:
     """Why a request may not be answered although nothing is known to be lost."""
+    if world.cable is not None:
+        return world.cable
     for spark in world.sparks:
         if not spark.up:
             return spark.problem or fault(spark.name, "cluster.session-lost", "its session broke")

@@ -22,7 +22,9 @@ from glm_spark.config import agreement
 from glm_spark.config.model import Config
 from glm_spark.fabric import links
 from glm_spark.fabric.inventory import Inventory
+from glm_spark.fabric.standing import Standing, standing
 from glm_spark.finding import Finding, Severity
+from glm_spark.status import LinkStatus
 
 log = logging.getLogger(__name__)
 
@@ -61,6 +63,7 @@ class Leader:
         self._drain: asyncio.Task[bool] | None = None
         self._fabric: tuple[dict[str, Inventory], links.Found] | None = None
         self._settings: object = None
+        self._at_start: tuple[LinkStatus, ...] | None = None
         self._settings_hash = 0
         self.wanted: Literal["run", "stop"] = "run"
         self.course = Course(leader=crew.post.node, since=boottime())
@@ -136,6 +139,8 @@ class Leader:
             silence=self._silence(config, sparks),
             stall=witness.stall,
             evidence=self._evidence(config, sparks),
+            cable=self._cable(config, sparks).lost,
+            hold_seconds=config.fabric.hold_seconds,
             drained=self._drained(),
             drain_seconds=config.stop.drain_seconds,
         )
@@ -193,6 +198,19 @@ class Leader:
             wanted=f"progress within {config.timeouts.silence_seconds:.0f} s",
             fix="See the ranks' last lines in journalctl -u glm-spark; timeouts.silence_seconds allows more.",
         )
+
+    def _cable(self, config: Config, sparks: tuple[Spark, ...]) -> Standing:
+        """The running set's rails against how they were at its start; nothing is judged while no set runs."""
+        if self.course.state not in ("preparing", "loading", "verifying", "live"):
+            self._at_start = None
+            return Standing()
+        inventories = {spark.name: spark.inventory for spark in sparks if spark.inventory is not None}
+        if self._at_start is None:
+            self._at_start = links.link_status(config, inventories, self.course.links)
+        return standing(config, inventories, self.course.links, self._at_start)
+
+    def rail_warnings(self) -> tuple[Finding, ...]:
+        return self._cable(self._config(), self.world.sparks).warnings
 
     def _evidence(self, config: Config, sparks: tuple[Spark, ...]) -> Evidence:
         settings = self._me.hello().settings

@@ -20,7 +20,7 @@ from glm_spark.cluster.protocol import Goal, Report
 from glm_spark.engine import processes, progress
 from glm_spark.engine.rank import Rank, RankView
 from glm_spark.engine.runtime import Runtime
-from glm_spark.engine.spec import RankSpec
+from glm_spark.engine.spec import RankSpec, Variant
 from glm_spark.finding import Finding, Severity
 from glm_spark.status import WorkerState
 
@@ -85,6 +85,9 @@ class Post:
         self._doubt_since: float | None = None
         self._started: int | None = None  # the generation whose rank was started; never twice
         self.remarks: tuple[Finding, ...] = ()  # what else is wrong on this Spark
+        self.host: tuple[Finding, ...] = ()  # its memory and its kernel's words
+        self._given_up: Finding | None = None  # why this Spark ended its rank by itself
+        self._barred: Finding | None = None  # why the next start is refused, once
         self.leaving = False
 
     @property
@@ -95,7 +98,7 @@ class Post:
             prepared=self._prepared,
             rank=self._rank.view if self._rank else None,
             reason=self._reason,
-            findings=(*self.remarks, *self._findings),
+            findings=(*self.remarks, *self.host, *self._findings),
             leaving=self.leaving,
             silent_seconds=round(self._silent),
             doubt=self._doubt,
@@ -127,6 +130,23 @@ class Post:
         # Ending a rank does not wait for whatever the loop is doing, such as a preflight that takes its time.
         self._end_unwanted()
         self._wake.set()
+
+    @property
+    def variant(self) -> Variant:
+        """How the start that is under way departs from the configuration."""
+        return self._goal.variant
+
+    def give_up(self, reason: Finding) -> None:
+        """This Spark must not run a rank now: ends the one that is there at once; without one the next start is refused
+        once, so that whoever leads learns why. The set follows, as after any loss.
+        """
+        if self._rank is not None and self._life is not None:
+            self._given_up, self._prepared, self._reason = reason, None, reason
+            self._state = "stopping"
+            self._rank.stop(graceful=False)
+        else:
+            self._barred = reason
+        self.nudge()
 
     def nudge(self) -> None:
         """The rank changed."""
@@ -192,13 +212,15 @@ class Post:
         goal = self._goal
         self._end_unwanted()
         await self._bury()
-        if self.occupied and goal.generation == self._started and goal.phase == "run":
+        if self.occupied and goal.generation == self._started and goal.phase == "run" and self._given_up is None:
             self._state = "running"
             return
         if self.occupied:
             self._state = "stopping"
             return
         if goal.phase == "idle":
+            if self._state == "failed":
+                self._barred = None  # it was told
             self._state, self._prepared, self._reason = "armed", None, goal.reason
             return
         if goal.generation == self._started:
@@ -217,10 +239,13 @@ class Post:
     async def _prepare(self, goal: Goal) -> None:
         self._state, self._reason, self._findings = "preparing", None, ()
         self._rank = None
+        self._given_up = None
         self._on_change()
         if goal.generation > self._seen:
             await self._disk(lambda: self._generations.write(goal.generation))
             self._seen = goal.generation
+        if self._barred is not None:
+            raise NotReady(self._barred)
         await self._sweep()
         self._findings = await self._trade.preflight(goal)
         errors = tuple(finding for finding in self._findings if finding.severity is Severity.ERROR)
@@ -237,6 +262,9 @@ class Post:
         spec = await self._trade.specify(goal)
         if self._goal != goal:
             return
+        if self._barred is not None:
+            self._prepared = None
+            raise NotReady(self._barred)
         self._started = goal.generation
         self._dump_until, self._doubt, self._doubt_since = None, None, None
         self._rank = self._trade.recruit(spec)
@@ -245,6 +273,8 @@ class Post:
         self._state = "running"
 
     def _why_ended(self) -> Finding | None:
+        if self._given_up is not None:
+            return self._given_up
         findings = self._rank.view.findings if self._rank else ()
         return next((finding for finding in findings if finding.severity is Severity.ERROR), None)
 

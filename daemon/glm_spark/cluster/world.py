@@ -64,6 +64,8 @@ class World:
     answer: str | Finding | None = None
     silence: Finding | None = None  # a load without progress
     stall: Finding | None = None  # a live engine that does not get on
+    cable: Finding | None = None  # a link of the running set has no rail left
+    hold_seconds: float = 0.0  # how long that is borne
     drained: bool = True
     drain_seconds: float = 0.0
     evidence: Evidence = Evidence()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -22,7 +21,8 @@ from glm_spark.engine import tensorfold
 from glm_spark.fabric import links
 from glm_spark.fabric.inventory import Inventory
 from glm_spark.finding import Finding, Severity
-from glm_spark.service import memory
+from glm_spark.host import memory
+from glm_spark.service.chronicle import Chronicle
 from glm_spark.service.pulse import Pulse
 from glm_spark.service.station import Station
 from glm_spark.status import Status
@@ -31,7 +31,6 @@ log = logging.getLogger(__name__)
 
 BIND_AGAIN_SECONDS = 2.0
 TELL_SECONDS = 2.0  # how old a live set's figures may be on a worker
-INCIDENTS = 50
 CHECK_SECONDS = 15.0  # above every check's own deadline
 
 
@@ -44,7 +43,7 @@ class Leading:
         self.gate = Gate()
         self.front = Front(station.config, self.gate, self)
         self._front_fault: Finding | None = None
-        self._incidents: deque[dict[str, Any]] = deque(maxlen=INCIDENTS)
+        self._chronicle = Chronicle(station)
         self._since = time.time()
         self._told: tuple[str, str | None] = ("", None)
         self._told_at = 0.0
@@ -77,7 +76,9 @@ class Leading:
         self.changed()
 
     async def run(self) -> None:
+        await self._chronicle.load()
         async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._chronicle.run(), name="chronicle")
             tasks.create_task(self.leader.run(), name="leader")
             tasks.create_task(self._serve(), name="endpoint")
 
@@ -93,6 +94,7 @@ class Leading:
                     await self.leader.stepped()
         except TimeoutError:
             log.error("the set did not stop within %.0f s; ending this Spark's rank", limit + 5)
+        await self._chronicle.close()
         await self.front.stop()
 
     def healthy(self) -> bool:
@@ -122,7 +124,12 @@ class Leading:
             memory=memory.read(),
             health=self._witness.health,
             tokens_per_second=self._witness.tokens_per_second,
-            warnings=(*self.front.findings(), *self._station.watcher.findings),
+            warnings=(
+                *self.front.findings(),
+                *self._chronicle.trouble(),
+                *self._station.watcher.findings,
+                *self.leader.rail_warnings(),
+            ),
         )
         return tell.leader_status(self._station.config, known)
 
@@ -130,7 +137,7 @@ class Leading:
         return max(0, self.leader.course.starts - 1)
 
     def incidents(self) -> list[dict[str, Any]]:
-        return list(self._incidents)
+        return self._chronicle.listed()
 
     async def restart(self) -> Refused | None:
         self.leader.restart()
@@ -232,18 +239,20 @@ class Leading:
 
     def _stepped(self, course: Course) -> None:
         self._stepped_at = time.monotonic()
+        self._chronicle.stepped(course, self.leader.world)
         now = (course.state, course.reason.code if course.reason else None)
         if now != self._told:
             self._announce(course)
         if now != self._told or time.monotonic() - self._told_at > TELL_SECONDS:
             self._told_at = time.monotonic()
             status = self.status()
+            self._chronicle.told(status)
             for peer in self._peers:
                 peer.tell(status, at_once=now != self._told)
         self._told = now
 
     def _announce(self, course: Course) -> None:
-        """One line an event in the journal, one entry in the history, READY=1 at the first LIVE."""
+        """One line an event in the journal, READY=1 at the first LIVE."""
         if course.state != self._told[0]:
             self._since = time.time()
         extra = {"generation": course.generation, "code": course.reason.code if course.reason else course.state}
@@ -253,14 +262,6 @@ class Leading:
             self._pulse().ready()
         else:
             log.log(_level(course), "%s", self.headline(), extra=extra)
-        self._incidents.append(
-            {
-                "at": time.time(),
-                "state": course.state,
-                "generation": course.generation,
-                "reason": course.reason.model_dump(mode="json") if course.reason else None,
-            }
-        )
         self._pulse().changed()
 
 

@@ -1,0 +1,102 @@
+"""The rails of a running set against how they were at its start."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from glm_spark.fabric import links
+from glm_spark.fabric.inventory import Inventory
+from glm_spark.fabric.standing import Standing, standing
+from tests.unit.fabric.sparks import config, inventory, pair, port
+
+Change = Callable[[Inventory], Inventory]
+
+
+def after(change: Change, *, both: bool = False, name: str = "spark-2") -> Standing:
+    """The standing after a change to one Spark, applied to its first netdev, or to both with `both`."""
+    before = pair()
+    found = links.find(config(), before)
+    at_start = links.link_status(config(), before, found.links)
+    now = {**before, name: change(before[name])}
+    if both:
+        now[name] = change(Inventory.model_validate(now[name].model_dump() | _turned(now[name])))
+    return standing(config(), now, found.links, at_start)
+
+
+def _turned(of: Inventory) -> dict[str, object]:
+    """The same netdevs in the other order, so that a change to the first one meets the second."""
+    return {"netdevs": tuple(reversed(of.netdevs)), "devices": tuple(reversed(of.devices))}
+
+
+def netdev(**fields: object) -> Change:
+    def change(of: Inventory) -> Inventory:
+        first, *rest = of.netdevs
+        return of.model_copy(update={"netdevs": (first.model_copy(update=fields), *rest)})
+
+    return change
+
+
+def without_netdev(of: Inventory) -> Inventory:
+    return of.model_copy(update={"netdevs": of.netdevs[1:], "devices": of.devices[1:]})
+
+
+def device(**fields: object) -> Change:
+    def change(of: Inventory) -> Inventory:
+        first, *rest = of.devices
+        return of.model_copy(update={"devices": (first.model_copy(update=fields), *rest)})
+
+    return change
+
+
+def without_device(of: Inventory) -> Inventory:
+    return of.model_copy(update={"devices": of.devices[1:]})
+
+
+CASES = [
+    (netdev(carrier=False), "fabric.carrier-lost"),
+    (netdev(addresses=()), "fabric.address-gone"),
+    (without_netdev, "fabric.netdev-gone"),
+    (without_device, "fabric.device-gone"),
+    (device(state="DOWN"), "fabric.port-down"),
+    (device(gids=()), "fabric.gid-gone"),
+]
+
+
+def test_nothing_changed_is_nothing_to_say() -> None:
+    assert after(lambda of: of) == Standing()
+
+
+@pytest.mark.parametrize(("change", "code"), CASES)
+def test_one_rail_lost_beside_another_is_a_warning(change: Change, code: str) -> None:
+    now = after(change)
+    assert now.lost is None
+    assert [finding.code for finding in now.warnings] == [code]
+    assert now.warnings[0].node == "spark-2"
+
+
+@pytest.mark.parametrize(("change", "code"), CASES)
+def test_no_rail_left_is_a_lost_link(change: Change, code: str) -> None:
+    now = after(change, both=True)
+    assert now.lost is not None
+    assert now.lost.code == code
+    assert now.lost.fix
+
+
+def test_a_moved_gid_is_said_and_ends_nothing() -> None:
+    before = pair()
+    found = links.find(config(), before)
+    at_start = links.link_status(config(), before, found.links)
+    moved = {**before, "spark-1": inventory(*port(0, (100, 101), 1, gid_index=9))}
+    now = standing(config(), moved, found.links, at_start)
+    assert now.lost is None
+    assert {finding.code for finding in now.warnings} == {"fabric.gid-moved"}
+    assert "9" in now.warnings[0].measured
+
+
+def test_a_spark_that_was_not_read_is_not_judged() -> None:
+    before = pair()
+    found = links.find(config(), before)
+    at_start = links.link_status(config(), before, found.links)
+    assert standing(config(), {"spark-1": before["spark-1"]}, found.links, at_start) == Standing()
