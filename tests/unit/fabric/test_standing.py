@@ -11,47 +11,43 @@ from glm_spark.fabric.inventory import Inventory
 from glm_spark.fabric.standing import Standing, standing
 from tests.unit.fabric.sparks import config, inventory, pair, port
 
-Change = Callable[[Inventory], Inventory]
+Change = Callable[[Inventory, str], Inventory]  # what happens to one netdev of a Spark
 
 
-def after(change: Change, *, both: bool = False, name: str = "spark-2") -> Standing:
-    """The standing after a change to one Spark, applied to its first netdev, or to both with `both`."""
+def after(change: Change, *, both: bool = False) -> Standing:
+    """The standing after a change to the first rail's end on spark-2, or to both rails' ends."""
     before = pair()
     found = links.find(config(), before)
     at_start = links.link_status(config(), before, found.links)
-    now = {**before, name: change(before[name])}
-    if both:
-        now[name] = change(Inventory.model_validate(now[name].model_dump() | _turned(now[name])))
-    return standing(config(), now, found.links, at_start)
-
-
-def _turned(of: Inventory) -> dict[str, object]:
-    """The same netdevs in the other order, so that a change to the first one meets the second."""
-    return {"netdevs": tuple(reversed(of.netdevs)), "devices": tuple(reversed(of.devices))}
+    changed = before["spark-2"]
+    for device in before["spark-2"].devices[: 2 if both else 1]:
+        changed = change(changed, device.netdev)
+    return standing(config(), {**before, "spark-2": changed}, found.links, at_start)
 
 
 def netdev(**fields: object) -> Change:
-    def change(of: Inventory) -> Inventory:
-        first, *rest = of.netdevs
-        return of.model_copy(update={"netdevs": (first.model_copy(update=fields), *rest)})
+    def change(of: Inventory, name: str) -> Inventory:
+        netdevs = tuple(one.model_copy(update=fields) if one.name == name else one for one in of.netdevs)
+        return of.model_copy(update={"netdevs": netdevs})
 
     return change
-
-
-def without_netdev(of: Inventory) -> Inventory:
-    return of.model_copy(update={"netdevs": of.netdevs[1:], "devices": of.devices[1:]})
 
 
 def device(**fields: object) -> Change:
-    def change(of: Inventory) -> Inventory:
-        first, *rest = of.devices
-        return of.model_copy(update={"devices": (first.model_copy(update=fields), *rest)})
+    def change(of: Inventory, name: str) -> Inventory:
+        devices = tuple(one.model_copy(update=fields) if one.netdev == name else one for one in of.devices)
+        return of.model_copy(update={"devices": devices})
 
     return change
 
 
-def without_device(of: Inventory) -> Inventory:
-    return of.model_copy(update={"devices": of.devices[1:]})
+def without_device(of: Inventory, name: str) -> Inventory:
+    return of.model_copy(update={"devices": tuple(one for one in of.devices if one.netdev != name)})
+
+
+def without_netdev(of: Inventory, name: str) -> Inventory:
+    left = without_device(of, name)
+    return left.model_copy(update={"netdevs": tuple(one for one in of.netdevs if one.name != name)})
 
 
 CASES = [
@@ -65,7 +61,7 @@ CASES = [
 
 
 def test_nothing_changed_is_nothing_to_say() -> None:
-    assert after(lambda of: of) == Standing()
+    assert after(lambda of, _name: of) == Standing()
 
 
 @pytest.mark.parametrize(("change", "code"), CASES)
