@@ -29,6 +29,28 @@ class MemoryStatus(Told):
     total_gib: float
 
 
+class WeightsStatus(Told):
+    """How the weights of one Spark are. `done` of `total` bytes in this phase, `rate` in bytes a second."""
+
+    phase: Literal["idle", "verifying", "fetching", "waiting", "receiving", "sending", "complete", "failed"] = "idle"
+    done: int = 0
+    total: int = 0
+    rate: float | None = None
+    finding: Finding | None = None  # why they are not complete
+
+    @property
+    def seconds_left(self) -> float | None:
+        return (self.total - self.done) / self.rate if self.rate and self.total >= self.done else None
+
+
+class ServedStatus(Told):
+    """What the set serves, pinned: "OWNER/NAME@REVISION", or the directory that is served as it is."""
+
+    checkpoint: str
+    drafter: str = ""
+    image: str = ""
+
+
 class NodeStatus(Told):
     name: str
     rank: int
@@ -42,6 +64,7 @@ class NodeStatus(Told):
     phase_since: float | None = None  # UNIX seconds
     pid: int | None = None
     memory: MemoryStatus | None = None
+    weights: WeightsStatus | None = None
     findings: tuple[Finding, ...] = ()
 
 
@@ -97,3 +120,4 @@ class Status(Told):
     nodes: tuple[NodeStatus, ...] = ()
     links: tuple[LinkStatus, ...] = ()
     engine: EngineStatus = EngineStatus()
+    served: ServedStatus | None = None
