@@ -88,7 +88,7 @@ class Watcher:
             while True:
                 began = loop.time()
                 try:
-                    await self._one_life()
+                    await self._apart()
                 except* (_Ended, OSError) as group:
                     self._tell(self._ended_finding(_first(group)))
                 except* _Stuck as group:
@@ -99,6 +99,24 @@ class Watcher:
                 self._failures += 1
         finally:
             await self._put_away()
+
+    async def _apart(self) -> None:
+        """One life of the reader in a task of its own, ended with this.
+
+        A TaskGroup of Python 3.11 and 3.12 forgets a cancellation of its task that arrives together with a
+        child's fault (CPython issue 116720): a signal that ended daemon and reader at once left a daemon that
+        never stopped.
+        """
+        life = asyncio.create_task(self._one_life(), name="fabric reader's life")
+        try:
+            await asyncio.wait({life})
+        except asyncio.CancelledError:
+            life.cancel()
+            await asyncio.wait({life})
+            if not life.cancelled():
+                life.exception()  # retrieved: it ended by a fault of its own meanwhile
+            raise
+        life.result()
 
     async def _one_life(self) -> None:
         self._abandoned = [reader for reader in self._abandoned if not reader.ended]
