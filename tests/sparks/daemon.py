@@ -67,7 +67,15 @@ class Daemon:
         argv = [str(settings.DAEMON), "run", "--config", str(self.config_file), *self.arguments]
         env = {"NOTIFY_SOCKET": str(self.notify.path), **self.env}
         with self.journal_file.open("ab") as journal:
-            self.process = self.spark.popen(argv, env=env, stdin=subprocess.DEVNULL, stdout=journal, stderr=journal)
+            # A session of its own, as a service has: a terminal's Ctrl-C is not the daemon's.
+            self.process = self.spark.popen(
+                argv,
+                env=env,
+                stdin=subprocess.DEVNULL,
+                stdout=journal,
+                stderr=journal,
+                start_new_session=True,
+            )
 
     @property
     def pid(self) -> int:
