@@ -66,6 +66,11 @@ def parser() -> argparse.ArgumentParser:
     _config(config)
     _json(config)
 
+    # What the unit runs when the daemon has ended, however it ended. Without a help text it is not listed.
+    sweep = verbs.add_parser("sweep", description="Ends what a dead daemon left of this Spark's ranks.")
+    sweep.set_defaults(module="sweep")
+    _config(sweep)
+
     token = _add(verbs, "token", "the secret that the Sparks share")
     _token(token)
     return top

@@ -30,6 +30,10 @@ class Lock:
     age_seconds: float
     builder: str
 
+    def __str__(self) -> str:
+        by = f"held by {self.builder}" if self.builder else "held by no process, and no compiler runs"
+        return f"{self.age_seconds / 60:.0f} min old, {by}"
+
     @property
     def stale(self) -> bool:
         return not self.builder and self.age_seconds >= YOUNG_SECONDS

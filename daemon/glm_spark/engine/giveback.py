@@ -1,37 +1,31 @@
-"""Waits until the memory of an ended rank is back: up to 30 GiB linger in the driver for a while (seen on GB10)."""
+"""Memory that an ended rank still holds: up to 30 GiB linger in the driver for a while (seen on GB10). Pure."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Sequence
+
+from glm_spark.finding import Finding, Severity
 
 MARGIN_GIB = 2.0  # what else on a Spark takes and gives meanwhile
-LIMIT_SECONDS = 45.0
-STANDSTILL_SECONDS = 15.0  # nothing came back for so long: what is missing is held by something else
-STEP_GIB = 0.25
-LOOK_SECONDS = 0.25
 
 
-async def returned(
-    wanted_gib: float,
-    available_gib: Callable[[], float],
-    still_wanted: Callable[[], bool],
-    clock: Callable[[], float],
-    pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
-) -> float | None:
-    """None when MemAvailable is back within the margin of `wanted_gib`, or when nobody waits any more.
+def wanted(before_gib: float) -> float:
+    """MemAvailable in GiB at which an ended rank's memory counts as back, from what it was before the rank's start."""
+    return max(0.0, before_gib - MARGIN_GIB)
 
-    Else, after the limit or a standstill, what is available in GiB.
-    """
-    begun = risen = clock()
-    highest = available_gib()
-    while still_wanted():
-        now, free = clock(), available_gib()
-        if free >= wanted_gib - MARGIN_GIB:
-            return None
-        if free >= highest + STEP_GIB:
-            highest, risen = free, now
-        if now - begun >= LIMIT_SECONDS or now - risen >= STANDSTILL_SECONDS:
-            return free
-        await pause(LOOK_SECONDS)
-    return None
+
+def held(node: str, before_gib: float, now_gib: float, seconds: float, holders: Sequence[str]) -> Finding | None:
+    """What is still missing once nothing more comes back; None when it is back. `holders`: the largest, in words."""
+    if now_gib >= wanted(before_gib):
+        return None
+    by = f"; the most is held by {', '.join(holders)}" if holders else "; no process holds it, so the driver does"
+    return Finding(
+        code="memory.held",
+        severity=Severity.WARNING,
+        node=node,
+        subject="memory of the last rank",
+        measured=f"{before_gib - now_gib:.1f} GiB did not come back: {now_gib:.1f} GiB are available after "
+        f"{seconds:.0f} s, {before_gib:.1f} were before its start{by}"[:4000],
+        wanted=f"{wanted(before_gib):.1f} GiB available",
+        fix="End what holds it; what the driver keeps comes back with a reboot at the latest.",
+    )

@@ -21,11 +21,13 @@ from glm_spark.config.load import ConfigFault, load
 from glm_spark.config.me import find_me
 from glm_spark.config.model import Config
 from glm_spark.config.token import TokenFault, read
-from glm_spark.engine.process import ProcessRuntime
+from glm_spark.engine import cgroup
+from glm_spark.engine.chosen import ChosenRuntime
 from glm_spark.fabric.probe import probe_key
 from glm_spark.fabric.responder import Responder
 from glm_spark.finding import Finding
 from glm_spark.service import journal
+from glm_spark.service.guarding import Guarding
 from glm_spark.service.leading import Leading
 from glm_spark.service.pulse import Pulse
 from glm_spark.service.station import Place, Station
@@ -50,6 +52,7 @@ def main(path: Path, node: str | None) -> int:
             log.error("%s", line, extra={"code": "config.unusable"})
         return BAD_CONFIGURATION
     journal.set_up(me, config.log.level)
+    cgroup.settle()
     place = Place(me, directories.state(os.environ), directories.runtime(os.environ))
     with contextlib.suppress(OSError):  # systemd makes them; without it they are made here, or the first use tells
         place.state.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -71,7 +74,10 @@ class Service:
         self._hurry = asyncio.Event()
         self._readdress = asyncio.Event()
         self._control_faults: tuple[Finding, ...] = ()
-        self.station = Station(config, place, token, ProcessRuntime(), lambda: self.role.changed())
+        self.station = Station(
+            config, place, token, ChosenRuntime(lambda: self.station.config), lambda: self.role.changed()
+        )
+        self.guarding = Guarding(lambda: self.station.config, self.station.post, self.station.estimates)
         leading = config.leader.name == place.me
         self.role: Leading | Working = (Leading if leading else Working)(self.station, lambda: self.pulse)
         self.pulse = Pulse(os.environ, self.role.healthy, self.role.headline)
@@ -90,6 +96,8 @@ class Service:
                     tasks.create_task(self.pulse.run(), name="pulse"),
                     tasks.create_task(self.station.watcher.run(), name="watcher"),
                     tasks.create_task(self.station.post.run(), name="post"),
+                    tasks.create_task(self.station.outfit.pull.run(), name="image"),
+                    tasks.create_task(self.guarding.run(), name="host"),
                     tasks.create_task(self._keep_control(), name="control"),
                     tasks.create_task(self.role.run(), name="role"),
                 ]

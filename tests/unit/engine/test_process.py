@@ -138,7 +138,7 @@ async def test_a_killed_daemon_takes_its_rank_and_all_below_it_along(
     family: Callable[..., RankSpec], nap: str, until: Until, daemon: Daemon, then: str, environment: str, stopped: bool
 ) -> None:
     process, rank, _ = await daemon(family(then, environment))
-    assert len(having(nap)) == 4  # the keeper, the rank, its child, the one that left
+    await until(lambda: len(having(nap)) == 4)  # the keeper, the rank, its child, the one that left
     if stopped:
         os.kill(rank, signal.SIGSTOP)
     process.kill()

@@ -3,6 +3,9 @@
 from glm_spark.preflight.checks import (
     address,
     configuration,
+    gpu,
+    image,
+    kernels,
     link,
     memory,
     mtu,
@@ -10,6 +13,7 @@ from glm_spark.preflight.checks import (
     ports,
     program,
     reading,
+    reclaim,
     roce,
     route,
     token,
@@ -28,5 +32,9 @@ ALL: tuple[Check, ...] = (
     path.CHECK,
     ports.CHECK,
     memory.CHECK,
+    reclaim.CHECK,
     program.CHECK,
+    gpu.CHECK,
+    image.CHECK,
+    kernels.CHECK,
 )
