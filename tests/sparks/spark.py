@@ -24,11 +24,12 @@ from tests.sparks.layout import SparkPlan
 TOTAL_KIB = int(121.7 * 1024**2)
 AVAILABLE_GIB = 118.0
 
-# Each Spark sees a boot id and a memory of its own. The process ends with its standard input.
+# Each Spark sees a boot id, a memory and a kernel's log of its own. The process ends with its standard input.
 _HOLD = """set -e
 hostname "$1"
 mount --bind "$2/boot_id" /proc/sys/kernel/random/boot_id
 mount --bind "$2/meminfo" /proc/meminfo
+[ ! -e /dev/kmsg ] || mount --bind "$2/kmsg" /dev/kmsg
 mount -t sysfs sysfs /sys 2>/dev/null || true
 echo ready
 exec cat >/dev/null
@@ -73,6 +74,8 @@ class Spark:
             (directory / part).mkdir(parents=True, exist_ok=True, mode=0o700)
         self.new_boot_id()
         self.set_memory(AVAILABLE_GIB)
+        os.mkfifo(directory / "kmsg", 0o600)
+        self._kmsg = os.open(directory / "kmsg", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         self.holder = Holder(plan.name, [plan.name, str(directory)], _HOLD)
 
     @property
@@ -89,15 +92,20 @@ class Spark:
         (self.directory / "boot_id").write_text(value + "\n")
         return value
 
-    def set_memory(self, available_gib: float) -> None:
-        """What /proc/meminfo says inside this Spark from now on."""
+    def kernel_says(self, text: str) -> None:
+        """A line in this Spark's /dev/kmsg, as the kernel's own error."""
+        os.write(self._kmsg, f"3,1,1,-;{text}\n".encode())
+
+    def set_memory(self, available_gib: float, free_gib: float | None = None) -> None:
+        """What /proc/meminfo says inside this Spark from now on. What is available and not free is page cache."""
         kib = int(available_gib * 1024**2)
+        free = kib if free_gib is None else int(free_gib * 1024**2)
         rows = {
             "MemTotal": TOTAL_KIB,
-            "MemFree": kib,
+            "MemFree": free,
             "MemAvailable": kib,
             "Buffers": 0,
-            "Cached": 0,
+            "Cached": kib - free,
             "SwapTotal": 0,
             "SwapFree": 0,
         }
@@ -195,3 +203,4 @@ class Spark:
     def close(self) -> None:
         self.kill_everything()
         self.holder.close()
+        os.close(self._kmsg)

@@ -21,7 +21,8 @@ class Context:
 
     `inventory` is None when the network could not be read; `reader` are the watcher's findings about that.
     `token` is the cluster token where the caller has read it already. `peers` are other Sparks' inventories and
-    `links` the rails found, as far as they are known. `environ` is the daemon's environment.
+    `links` the rails found, as far as they are known. `environ` is the daemon's environment. `estimate_gib` is what
+    the engine said it needs when it was last started here with the same settings, None when it never was.
     """
 
     config: Config
@@ -33,6 +34,7 @@ class Context:
     links: tuple[Link, ...] = ()
     reader: tuple[Finding, ...] = ()
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
+    estimate_gib: float | None = None
 
     @property
     def leads(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import uuid
 from collections.abc import Callable, Mapping
@@ -16,17 +17,22 @@ from glm_spark.cluster.protocol import Goal, Hello, Opening
 from glm_spark.cluster.worker import Self
 from glm_spark.config import agreement
 from glm_spark.config.model import Config
-from glm_spark.engine import tensorfold
+from glm_spark.engine import processes, tensorfold
 from glm_spark.engine.rank import Rank
 from glm_spark.engine.runtime import Runtime
-from glm_spark.engine.spec import Link, RankSpec
+from glm_spark.engine.spec import Link, RankSpec, Variant
 from glm_spark.fabric import links
 from glm_spark.fabric.inventory import Inventory
 from glm_spark.fabric.watch import Watcher
 from glm_spark.finding import Finding, Severity
+from glm_spark.host import estimate, memory, page_cache
+from glm_spark.host.settling import settled
 from glm_spark.preflight import runner
+from glm_spark.preflight.checks.memory import driver_wants
 from glm_spark.preflight.context import Context, Moment
-from glm_spark.service import memory
+from glm_spark.service import provisions
+from glm_spark.service.outfit import Outfit
+from glm_spark.weights.steward import Steward
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _LEVELS = {
@@ -35,6 +41,7 @@ _LEVELS = {
     Severity.WARNING: logging.WARNING,
     Severity.ERROR: logging.ERROR,
 }
+GIVE_BACK_SECONDS = 20.0  # a few thousand files are told in well under one; a disk that hangs is not waited for
 READING_SECONDS = 5.0  # a netlink dump takes milliseconds; one that takes this long does not come back
 
 
@@ -64,12 +71,19 @@ class Station:
         peers = [node.address for node in config.node if node.address and node.name != place.me]
         self.watcher = Watcher(peers, self._inventory_changed, node=place.me)
         self.on_inventory: list[Callable[[Inventory], None]] = []
+        self.estimates = estimate.Estimates(place.state / "estimates.json")
         self.peers: Callable[[], Mapping[str, Inventory]] = dict  # the leader knows the others' inventories
-        trade = Trade(lambda goal: self.preflight("start", goal.links), self.specify, self._recruit, runtime)
+        self.outfit = Outfit(place.me, lambda: self.config, self._outfit_changed)
+        self.steward = Steward(
+            place.me, place.state, token, lambda: self.config, self.fabric_addresses, self._weights_changed
+        )
+        provide = functools.partial(provisions.before_start, self.steward)
+        trade = Trade(self._before_start, self.specify, self._recruit, runtime, provide)
         self.post = Post(place.me, config.cluster.name, trade, GenerationFile(place.state / "generation"), on_change)
 
     def self(self) -> Self:
-        return Self(self.opening, self.hello, lambda: self.watcher.inventory, memory.read, self.preflight)
+        provide = functools.partial(provisions.on_demand, self.steward)
+        return Self(self.opening, self.hello, lambda: self.watcher.inventory, memory.read, self.preflight, provide)
 
     def opening(self) -> Opening:
         return Opening(
@@ -99,7 +113,30 @@ class Station:
         netdevs = links.fabric_netdevs(self.config, inventory)
         return {text.partition("/")[0]: netdev.name for netdev in netdevs for text in netdev.addresses}
 
-    async def preflight(self, moment: Moment = "check", rails: tuple[Link, ...] = ()) -> tuple[Finding, ...]:
+    async def _before_start(self, goal: Goal) -> tuple[Finding, ...]:
+        """Makes this Spark ready for a rank, checks it, and has the engine judge the rank's command line."""
+        done = await self.outfit.ready()
+        found = (*done, *self.outfit.fetched(await self.preflight("start", goal.links, goal.variant)))
+        if any(finding.severity is Severity.ERROR for finding in found):
+            return found
+        fault = await self.outfit.judge(await self.specify(goal))
+        self.post.image = self.outfit.content
+        return found if fault is None else (*found, fault)
+
+    def _weights_changed(self) -> None:
+        self.post.weights = self.steward.status
+        self._on_change()
+
+    def _outfit_changed(self) -> None:
+        self.post.outfit = self.outfit.findings
+        self.post.nudge()
+
+    async def preflight(
+        self, moment: Moment = "check", rails: tuple[Link, ...] = (), variant: Variant | None = None
+    ) -> tuple[Finding, ...]:
+        needed = await self._needed(variant or Variant())
+        if moment == "start":
+            await self._make_room(needed)
         context = Context(
             config=self.config,
             me=self.place.me,
@@ -109,8 +146,40 @@ class Station:
             peers=self.peers(),
             links=rails,
             reader=self.watcher.findings,
+            estimate_gib=needed,
         )
         return await runner.run(context)
+
+    async def _needed(self, variant: Variant) -> float | None:
+        """GiB that the engine said it needs at its last such start here."""
+        try:
+            return self.estimates.of(await processes.aside(lambda: estimate.identity(self.config, variant), 5.0))
+        except TimeoutError:
+            return None
+
+    async def _make_room(self, needed: float | None) -> None:
+        """Before a start: memory that an ended rank still gives back, and what the page cache keeps of the weights."""
+        config, log = self.config, logging.getLogger(__name__)
+        if needed is not None:
+            waited = await settled(needed + config.memory_reserve_gib, memory.look)
+            if waited > 1.0:
+                log.info("waited %.0f s for memory that is being given back", waited)
+        now, wanted = memory.look(), driver_wants(config, needed)
+        if now is None or now.free >= wanted or now.available < wanted:
+            return
+        folders = [
+            folder for folder in (tensorfold.model_directory(config), tensorfold.drafter_directory(config)) if folder
+        ]
+        try:
+            told = await processes.aside(lambda: page_cache.give_back(folders), GIVE_BACK_SECONDS)
+        except OSError as error:  # TimeoutError is one
+            log.warning("the weights' page cache is not given back: %s", error or f"no answer in {GIVE_BACK_SECONDS} s")
+            return
+        after = memory.look()
+        log.info(
+            "only %.1f GiB were free: gave back the page cache of %.1f GiB of weights, %.1f GiB are free now",
+            now.free, told / (1 << 30), after.free if after else now.free,
+        )  # fmt: skip
 
     async def specify(self, goal: Goal) -> RankSpec:
         """The rank of a goal on this Spark as it is now; NotReady when the agreed rails do not fit it."""
@@ -130,6 +199,7 @@ class Station:
         return tensorfold.rank_spec(config, me, goal.generation, rails, master, bootstrap, goal.variant)
 
     def _recruit(self, spec: RankSpec) -> Rank:
+        self.outfit.starting()
         log = logging.getLogger("glm_spark.engine.output")
 
         def on_line(rank: int, line: str, severity: Severity) -> None:

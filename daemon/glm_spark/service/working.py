@@ -13,7 +13,7 @@ from glm_spark.cluster import tell
 from glm_spark.cluster.worker import Worker
 from glm_spark.config.model import Config
 from glm_spark.finding import Finding, Severity
-from glm_spark.service import memory
+from glm_spark.host import memory
 from glm_spark.service.leading import reason_text
 from glm_spark.service.pulse import Pulse
 from glm_spark.service.station import Station
@@ -113,6 +113,9 @@ class Working:
 
     async def stop(self) -> Refused | None:
         return self._ask_the_leader("stop")
+
+    async def sync(self) -> Refused | None:
+        return self._ask_the_leader("weights sync")
 
     async def check(self) -> list[Finding]:
         return list(await self._station.preflight())

@@ -13,6 +13,7 @@ from glm_spark.config.model import Cluster, Config, Engine, Memory
 from glm_spark.fabric.inventory import Inventory, Route
 from glm_spark.fabric.links import find
 from glm_spark.finding import Finding, Severity
+from glm_spark.host.memory import look
 from glm_spark.preflight.checks import (
     ALL,
     address,
@@ -283,8 +284,10 @@ def test_the_container_runtime_that_is_there_is_named(tmp_path: Path) -> None:
 
 
 def test_too_little_memory_is_said_in_the_words_people_know() -> None:
-    free, total = memory.available()
-    assert 0 < free <= total
+    now = look()
+    assert now is not None
+    total = now.total
+    assert 0 < now.available <= total
     at = context(settings=config().model_copy(update={"memory": Memory(want_available_gib=total + 1)}))
     (finding,) = found(memory.CHECK, at)
     assert (finding.code, finding.severity) == ("memory.low", Severity.WARNING)
