@@ -245,6 +245,7 @@ class Control:
             "/metrics": {"GET": self._metrics_now},
             "/v1/restart": {"POST": self._restart},
             "/v1/stop": {"POST": self._stop_set},
+            "/v1/sync": {"POST": self._sync},
         }
         if way is Way.SOCKET:
             routes["/v1/plan"] = {"GET": self._plan}
@@ -279,6 +280,9 @@ class Control:
 
     async def _restart(self) -> web.Response:
         return self._begun(await self._source.restart())
+
+    async def _sync(self) -> web.Response:
+        return self._begun(await self._source.sync())
 
     async def _stop_set(self) -> web.Response:
         return self._begun(await self._source.stop())

@@ -51,6 +51,10 @@ class Source(Protocol):
         """Begin a stop and a start of the whole set; None when begun."""
         ...
 
+    async def sync(self) -> Refused | None:
+        """Begin to bring every Spark's weights, also while the set is stopped; None when begun."""
+        ...
+
     async def stop(self) -> Refused | None:
         """Begin a stop of the whole set, which then stays stopped until `restart`; None when begun."""
         ...

@@ -10,6 +10,7 @@ from typing import Literal
 
 from glm_spark.cluster import judge, ladder
 from glm_spark.cluster.breaker import Breaker
+from glm_spark.cluster.bringing import Bringing
 from glm_spark.cluster.protocol import Goal
 from glm_spark.cluster.world import Evidence, Orders, World, highest_generation, living
 from glm_spark.engine.spec import Link, Variant
@@ -36,6 +37,7 @@ class Course:
     starts: int = 0  # whole sets begun in this daemon's life
     _rungs: ladder.Rungs = field(default_factory=ladder.Rungs)
     _breaker: Breaker = field(default_factory=Breaker)
+    _bringing: Bringing = field(default_factory=Bringing)
     _instances: dict[str, str] = field(default_factory=dict)
     _evidence: Evidence | None = None  # as it was at the last failure
     _drain_until: float | None = None
@@ -102,9 +104,11 @@ class Course:
         elif len(reports) == len(world.sparks) and all(r.prepared == self.generation for r in reports):
             self._refusal = None
             self._enter("loading", judge.note(self.leader, "set.loading", "the ranks load"), world.now)
-        elif world.now - self.since > PREPARE_SECONDS:
+        elif world.now - max(self.since, self._bringing.moved_at(world)) > PREPARE_SECONDS:
             text = f"not prepared after {PREPARE_SECONDS:.0f} s"
             self._fail(judge.fault(self.leader, "set.prepare-slow", text, "the set"), world)
+        elif bringing := self._bringing.told(world):
+            self.reason = bringing
 
     def _loading(self, world: World) -> None:
         if self._interrupted(world):

@@ -78,6 +78,7 @@ class Peer:
         self._numbers = count(1)
         self._asked: dict[int, asyncio.Future[tuple[Finding, ...]]] = {}
         self._check: int | None = None
+        self._provide: bool | None = None
         self._goal: Goal | None = None
         self._status: Status | None = None
         self._due = asyncio.Event()
@@ -113,6 +114,11 @@ class Peer:
                 return await answer
         finally:
             self._asked.pop(number, None)
+
+    def provide(self) -> None:
+        """Has the worker bring its weights now, with the next beat."""
+        self._provide = True
+        self._due.set()
 
     def wake(self) -> None:
         """The way to this worker may have changed."""
@@ -202,8 +208,9 @@ class Peer:
                 goal=self._goal if self._goal != goal else None,
                 status=self._status if self._status is not status else None,
                 check=self._check,
+                provide=self._provide,
             )
-            self._check = None
+            self._check = self._provide = None
             goal, status, self._rehello = self._goal, self._status, False
             try:
                 await live.send(beat)

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import functools
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -22,7 +22,7 @@ from glm_spark.engine.rank import Rank, RankView
 from glm_spark.engine.runtime import Runtime
 from glm_spark.engine.spec import RankSpec, Variant
 from glm_spark.finding import Finding, Severity
-from glm_spark.status import WorkerState
+from glm_spark.status import WeightsStatus, WorkerState
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -30,6 +30,7 @@ T = TypeVar("T")
 PROGRESS_SECONDS = 1.0
 LOOK_SECONDS = 5.0
 DUMP_SECONDS = 1.0
+GOAL_SECONDS = 0.1  # how soon a changed goal ends what the weights take
 HELD_SECONDS = 5.0  # a rank that is stopped for longer will have let its peers' collectives wait for too long
 DISK_SECONDS = 10.0  # a generation is one small fsync; a disk that needs longer is in trouble
 
@@ -42,18 +43,24 @@ class NotReady(Exception):
         self.findings = findings
 
 
+async def _nothing_lacks() -> None:
+    """For a post whose weights are somebody else's affair."""
+
+
 @dataclass(frozen=True, slots=True)
 class Trade:
     """What a post needs of the rest of its Spark.
 
     `preflight` returns the findings of a check before a start; `specify` builds the rank of a goal and raises
-    NotReady when this Spark cannot translate the rails; `recruit` makes a Rank of it.
+    NotReady when this Spark cannot translate the rails; `recruit` makes a Rank of it. `provide` brings the weights,
+    which may take an hour, and raises NotReady.
     """
 
     preflight: Callable[[Goal], Awaitable[tuple[Finding, ...]]]
     specify: Callable[[Goal], Awaitable[RankSpec]]
     recruit: Callable[[RankSpec], Rank]
     runtime: Runtime
+    provide: Callable[[], Coroutine[None, None, None]] = _nothing_lacks
 
 
 class Post:
@@ -89,6 +96,7 @@ class Post:
         self._given_up: Finding | None = None  # why this Spark ended its rank by itself
         self._barred: Finding | None = None  # why the next start is refused, once
         self.leaving = False
+        self.weights: WeightsStatus | None = None  # how far they are
 
     @property
     def report(self) -> Report:
@@ -100,6 +108,7 @@ class Post:
             reason=self._reason,
             findings=(*self.remarks, *self.host, *self._findings),
             leaving=self.leaving,
+            weights=self.weights,
             silent_seconds=round(self._silent),
             doubt=self._doubt,
             broken=self._doubt_since is not None and boottime() - self._doubt_since > HELD_SECONDS,
@@ -247,6 +256,8 @@ class Post:
         if self._barred is not None:
             raise NotReady(self._barred)
         await self._sweep()
+        if not await self._provide(goal):
+            return
         self._findings = await self._trade.preflight(goal)
         errors = tuple(finding for finding in self._findings if finding.severity is Severity.ERROR)
         if errors:
@@ -255,6 +266,20 @@ class Post:
         await self._trade.specify(goal)  # a rail this Spark cannot translate shows here, before anything starts
         self._prepared = goal.generation
         self._state = "armed"
+
+    async def _provide(self, goal: Goal) -> bool:
+        """Has the weights brought; False when the leader wants something else meanwhile."""
+        bringing = asyncio.create_task(self._trade.provide(), name="weights")
+        try:
+            while self._goal == goal and not bringing.done():
+                await asyncio.wait([bringing], timeout=GOAL_SECONDS)
+            if self._goal != goal:
+                return False
+            bringing.result()
+            return True
+        finally:
+            bringing.cancel()
+            await asyncio.wait([bringing])
 
     async def _start(self, goal: Goal) -> None:
         if self._prepared != goal.generation:

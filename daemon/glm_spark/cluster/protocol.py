@@ -19,7 +19,7 @@ from glm_spark.engine.rank import RankView
 from glm_spark.engine.spec import Link, Variant
 from glm_spark.fabric.inventory import Inventory
 from glm_spark.finding import Finding
-from glm_spark.status import MemoryStatus, Status, WorkerState
+from glm_spark.status import MemoryStatus, Status, WeightsStatus, WorkerState
 
 PROTOCOL = 1
 MAX_FRAME = 1 << 20  # bytes; a status with every finding and log tail stays far below
@@ -81,6 +81,7 @@ class Report(Wire):
     findings: tuple[Finding, ...] = ()
     leaving: bool = False  # its daemon was asked to stop
     memory: MemoryStatus | None = None
+    weights: WeightsStatus | None = None
     doubt: Finding | None = None  # why its rank may not answer although it is alive
     broken: bool = False  # the doubt has lasted too long
     silent_seconds: float = 0.0  # how long its loading rank has made no progress
@@ -105,6 +106,7 @@ class Beat(Wire):
     status: Status | None = None
     check: int | None = Field(default=None, ge=1, description="the leader wants a preflight of this number")
     checked: Checked | None = None
+    provide: bool | None = Field(default=None, description="the leader wants the weights brought now")
 
 
 class ProtocolFault(Exception):

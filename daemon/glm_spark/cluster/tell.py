@@ -14,7 +14,8 @@ from glm_spark.engine.health import EngineHealth
 from glm_spark.engine.rank import RankView
 from glm_spark.fabric.links import Found, link_status
 from glm_spark.finding import Finding, Severity
-from glm_spark.status import ApiStatus, EngineStatus, MemoryStatus, NodeStatus, RankState, Status
+from glm_spark.status import ApiStatus, EngineStatus, MemoryStatus, NodeStatus, RankState, ServedStatus, Status
+from glm_spark.weights import pins
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,7 @@ def leader_status(config: Config, known: Known) -> Status:
         nodes=nodes,
         links=link_status(config, inventories, links),
         engine=_engine(config, known),
+        served=served_status(config),
     )
 
 
@@ -106,6 +108,15 @@ def worker_status(
         api=api_status(config),
         nodes=tuple(nodes),
         engine=EngineStatus(context=config.engine.context, parallel=config.parallel),
+        served=served_status(config),
+    )
+
+
+def served_status(config: Config) -> ServedStatus:
+    told = {pin.kind: pin.path or f"{pin.repository}@{pin.revision}" for pin in pins.wanted(config)}
+    image = pins.image(config)
+    return ServedStatus(
+        checkpoint=told["checkpoint"], drafter=told.get("drafter", ""), image=image.reference if image else ""
     )
 
 
@@ -133,6 +144,7 @@ def _node(config: Config, rank: int, spark: Spark, own_memory: MemoryStatus | No
         phase_since=view.phase_since if view and heard else None,
         pid=view.pid if view and heard else None,
         memory=own_memory if rank == 0 else (report.memory if report else None),
+        weights=report.weights if report and heard else None,
         findings=_node_findings(spark),
     )
 
@@ -162,6 +174,7 @@ def _own(config: Config, rank: int, report: Report, memory: MemoryStatus) -> Nod
         phase_since=view.phase_since if view else None,
         pid=view.pid if view else None,
         memory=memory,
+        weights=report.weights,
         findings=report.findings,
     )
 

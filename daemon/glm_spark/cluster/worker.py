@@ -33,6 +33,7 @@ class Self:
     inventory: Callable[[], Inventory | None]
     memory: Callable[[], MemoryStatus | None]
     check: Callable[[], Awaitable[tuple[Finding, ...]]]
+    provide: Callable[[], Awaitable[None]]  # brings the weights; says by itself when it cannot
 
 
 class Worker:
@@ -67,6 +68,7 @@ class Worker:
         self._rehello = False
         self._checks: asyncio.Queue[int] = asyncio.Queue()
         self._checked: Checked | None = None
+        self._provide = asyncio.Event()
         self.reason: Finding | None = self._waiting("no session yet")
         self.leader_hello: Hello | None = None
 
@@ -108,6 +110,7 @@ class Worker:
             tasks.create_task(self._watch_lease(), name="lease")
             tasks.create_task(self._send_changes(), name="reports")
             tasks.create_task(self._run_checks(), name="checks")
+            tasks.create_task(self._run_provide(), name="weights")
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """GET /v1/session: one connection from its challenge to its end."""
@@ -166,6 +169,8 @@ class Worker:
             self._told = beat.status
         if beat.check is not None:
             self._checks.put_nowait(beat.check)
+        if beat.provide:
+            self._provide.set()
         if beat.goal is not None:
             self._post.pursue(beat.goal)
         self._on_change()
@@ -201,6 +206,12 @@ class Worker:
             number = await self._checks.get()
             self._checked = Checked(number=number, findings=await self._me.check())
             self._dirty.set()
+
+    async def _run_provide(self) -> None:
+        while True:
+            await self._provide.wait()
+            self._provide.clear()
+            await self._me.provide()
 
     async def _watch_lease(self) -> None:
         while True:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import time
 from collections.abc import Callable
@@ -23,6 +24,7 @@ from glm_spark.fabric.inventory import Inventory
 from glm_spark.finding import Finding, Severity
 from glm_spark.host import memory
 from glm_spark.service.chronicle import Chronicle
+from glm_spark.service.provisions import Supply
 from glm_spark.service.pulse import Pulse
 from glm_spark.service.station import Station
 from glm_spark.status import Status
@@ -58,6 +60,8 @@ class Leading:
             gate=self.gate,
             on_news=self.changed,
         )
+        ways = [(peer, functools.partial(self._route, peer.node)) for peer in peers]
+        self._supply = Supply(station.steward, lambda: station.config, ways)
         crew = Crew(peers, station.post, witness, self.gate)
         self._witness = witness
         self._peers = peers
@@ -67,6 +71,7 @@ class Leading:
 
     def changed(self) -> None:
         self.leader.changed()
+        self._supply.changed()
 
     def reload(self, config: Config) -> None:
         """Takes over a changed configuration. The next session compares the settings again."""
@@ -81,6 +86,7 @@ class Leading:
             tasks.create_task(self._chronicle.run(), name="chronicle")
             tasks.create_task(self.leader.run(), name="leader")
             tasks.create_task(self._serve(), name="endpoint")
+            tasks.create_task(self._supply.run(), name="weights")
 
     async def leave(self, drain: bool) -> None:
         """Stops the set everywhere, rank 0 first; returns when nothing runs or the time is up."""
@@ -145,6 +151,10 @@ class Leading:
 
     async def stop(self) -> Refused | None:
         self.leader.stop()
+        return None
+
+    async def sync(self) -> Refused | None:
+        self._supply.sync()
         return None
 
     async def check(self) -> list[Finding]:
