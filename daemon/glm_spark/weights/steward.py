@@ -215,16 +215,3 @@ class Pacer:
             self._seen.popleft()
         (first, had), (last, has) = self._seen[0], self._seen[-1]
         return (has - had) / (last - first) if last - first >= 0.2 else None
-
-
-def in_words(status: WeightsStatus) -> str:
-    """`receiving 12.3 GB of 176.0 GB, 1.8 GB/s, 91 s left`."""
-    text: str = status.phase
-    if status.total:
-        text += f" {amount(status.done)} of {amount(status.total)}"
-    if status.rate:
-        text += f", {amount(status.rate)}/s"
-        left = status.seconds_left
-        if left is not None and status.total:
-            text += f", {left:.0f} s left" if left < 120 else f", {left / 60:.0f} min left"
-    return text

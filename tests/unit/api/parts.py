@@ -100,6 +100,10 @@ class Daemon:
         self.asked.append("restart")
         return self.refusal
 
+    async def sync(self) -> Refused | None:
+        self.asked.append("sync")
+        return None
+
     async def stop(self) -> Refused | None:
         self.asked.append("stop")
         return self.refusal
