@@ -176,6 +176,8 @@ class Daemon:
         last: list[str | None] = [None]
 
         async def reached() -> bool:
+            if self.returncode is not None:
+                raise NotSeenError(f"{self.spark.name}: the daemon ended with exit status {self.returncode}")
             try:
                 status = await self.status()
             except (aiohttp.ClientError, OSError, TimeoutError):
