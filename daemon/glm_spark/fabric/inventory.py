@@ -13,6 +13,25 @@ class Read(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
+class Pcie(Read):
+    """A function's PCIe link as it is, and the most the function itself could have: lanes and GT/s."""
+
+    width: int
+    speed: float
+    most_width: int | None = None
+    most_speed: float | None = None
+
+    @property
+    def gbps(self) -> float:
+        """What it carries in Gb/s: less the line code, and a tenth for packet headers, as measured on a Spark."""
+        code = 128 / 130 if self.speed >= 8 else 8 / 10
+        return self.width * self.speed * code * 0.89
+
+    def __str__(self) -> str:
+        """`x4 at 32 GT/s`."""
+        return f"x{self.width} at {self.speed:g} GT/s"
+
+
 class NetDev(Read):
     """A network device. `addresses` are IPv4 in prefix form ("192.168.100.1/24"); speed in Mb/s, None unknown."""
 
@@ -26,6 +45,8 @@ class NetDev(Read):
     kind: str = ""  # "" for hardware; veth, bridge, wireguard, ... for virtual ones
     addresses: tuple[str, ...] = ()
     pci: str = ""  # "0000:01:00.0", empty where there is none
+    pcie: Pcie | None = None
+    driver: str = ""
     port: str = ""  # phys_port_name ("p0") or the port number of the PCIe function, where known
     master: str = ""  # the bridge or bond that it belongs to
     default_route: bool = False  # some default route leaves here
@@ -60,6 +81,12 @@ class RdmaDevice(Read):
     netdev: str = ""
     gids: tuple[Gid, ...] = ()
     firmware: str = ""
+    driver: str = ""
+
+    @property
+    def software(self) -> bool:
+        """Soft-RoCE: made of a netdev, and as fast as the processor."""
+        return self.driver in ("rdma_rxe", "siw")
 
 
 class Route(Read):

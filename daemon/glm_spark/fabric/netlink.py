@@ -11,7 +11,6 @@ from __future__ import annotations
 import errno
 import ipaddress
 import os
-import re
 import socket
 import struct
 from collections.abc import Iterable, Iterator
@@ -22,6 +21,8 @@ from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
 from pyroute2.netlink.rtnl.ndmsg import ndmsg
 from pyroute2.netlink.rtnl.rtmsg import rtmsg
 
+from glm_spark.fabric import sysfs
+
 Parts = dict[str, Any]  # fields of an Inventory (or of a part of it) by name
 
 _NLMSG_ERROR, _NLMSG_DONE = 2, 3
@@ -30,7 +31,6 @@ _RTM_GETLINK, _RTM_GETADDR, _RTM_GETROUTE, _RTM_GETNEIGH = 18, 22, 26, 30
 _RT_TABLE_MAIN, _RTN_UNICAST = 254, 1
 _NUD_SEEN = 0x02 | 0x04 | 0x08 | 0x10 | 0x80  # reachable, stale, delay, probe, permanent
 _CHANGES = 0x1 | 0x10 | 0x40  # the groups of links, IPv4 addresses and IPv4 routes
-_PCI = re.compile(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _HEADER = struct.Struct("=IHHII")
 
 
@@ -145,6 +145,7 @@ def _read(kernel: _Socket, peers: tuple[str, ...]) -> Parts:
 def _netdev(index: int, link: Any, names: dict[int, str], addresses: list[str], default: bool) -> Parts:
     name = names[index]
     folder = _sysfs(name, index)
+    pci = sysfs.pci_folder(f"{folder}/device") if folder else ""
     kind = link.get_nested("IFLA_LINKINFO", "IFLA_INFO_KIND") or ""
     if folder and not kind and os.path.exists(f"{folder}/phy80211"):
         kind = "wlan"
@@ -158,7 +159,9 @@ def _netdev(index: int, link: Any, names: dict[int, str], addresses: list[str], 
         "speed": _speed(folder),
         "kind": kind,
         "addresses": addresses,
-        "pci": _pci(link, folder),
+        "pci": _pci(link, pci),
+        "pcie": sysfs.pcie(pci) if pci else None,
+        "driver": sysfs.driver(f"{folder}/device") if folder else "",
         "port": link.get_attr("IFLA_PHYS_PORT_NAME") or "",
         "master": names.get(link.get_attr("IFLA_MASTER") or 0, ""),
         "default_route": default,
@@ -245,10 +248,7 @@ def _speed(folder: str) -> int | None:
 
 
 def _pci(link: Any, folder: str) -> str:
-    """The netdev's PCIe function, also through a bus between (virtio)."""
+    """The netdev's PCIe function: as the kernel says it, else by its folder in sysfs."""
     if link.get_attr("IFLA_PARENT_DEV_BUS_NAME") == "pci":
         return link.get_attr("IFLA_PARENT_DEV_NAME") or ""
-    if not folder:
-        return ""
-    found = _PCI.findall(os.path.realpath(f"{folder}/device"))
-    return found[-1] if found else ""
+    return os.path.basename(folder)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import sys
 from asyncio.subprocess import PIPE, Process, SubprocessStreamProtocol
@@ -45,9 +46,13 @@ class Reader:
         return self._process.returncode is not None
 
     def ask(self, number: int) -> None:
+        self.say({"ask": number})
+
+    def say(self, what: object) -> None:
+        """One JSON line to its standard input."""
         stdin = self._process.stdin
         if stdin is not None and not stdin.is_closing():
-            stdin.write(b'{"ask": %d}\n' % number)
+            stdin.write(json.dumps(what).encode() + b"\n")
 
     async def line(self) -> bytes:
         """The next line, b"" at the end. Raises ValueError for one past the limit."""

@@ -15,6 +15,8 @@ from typing import Any
 from pyverbs.device import Context, get_device_list
 from pyverbs.pyverbs_error import PyverbsError, PyverbsRDMAError
 
+from glm_spark.fabric import sysfs
+
 Parts = dict[str, Any]
 
 _KINDS = {0: "IB", 1: "RoCE v1", 2: "RoCE v2"}
@@ -61,6 +63,7 @@ def _device(name: str, netdevs: dict[int, str]) -> Parts:
         "netdev": next((gid["netdev"] for gid in gids if gid["netdev"]), "") or _netdev_in_sysfs(name),
         "gids": gids,
         "firmware": "" if firmware == "0.0.0" else firmware,  # soft-RoCE's
+        "driver": _driver(name),
     }
 
 
@@ -95,3 +98,9 @@ def _netdev_in_sysfs(device: str) -> str:
     with contextlib.suppress(OSError), open(f"{folder}/parent", encoding="ascii") as file:
         return file.read().strip()
     return ""
+
+
+def _driver(device: str) -> str:
+    """The driver of the function behind a device; soft-RoCE has none and shows its netdev as `parent` instead."""
+    folder = f"/sys/class/infiniband/{device}"
+    return sysfs.driver(f"{folder}/device") or ("rdma_rxe" if os.path.exists(f"{folder}/parent") else "")
