@@ -53,7 +53,8 @@ def missing_packages(guest: Arch) -> list[str]:
     programs = dict(_PROGRAMS)
     programs[guest.qemu] = {"amd64": "qemu-system-x86", "arm64": "qemu-system-arm"}[guest]
     if guest.foreign:
-        programs["update-binfmts"] = "binfmt-support"
+        # mmdebstrap asks arch-test whether the guest's programs run
+        programs |= {"update-binfmts": "binfmt-support", "arch-test": "arch-test"}
         programs["qemu-aarch64-static" if guest is Arch.ARM64 else "qemu-x86_64-static"] = "qemu-user-static"
     return sorted({package for program, package in programs.items() if _which(program) is None})
 

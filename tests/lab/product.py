@@ -29,6 +29,8 @@ STANDIN_SCRIPT = "/etc/glm-spark/standin.json"
 # Three times the defaults: with three guests on two busy cores a daemon is held up for 2 s now and then, which
 # on a Spark would be worth telling and here is not.
 TIMEOUTS = {"suspect_seconds": 6.0, "lease_seconds": 45.0}
+# a guest has 640 MB, of which a live set leaves about 370
+MEMORY = {"want_available_gib": 0.2, "floor_gib": 0.05}
 MODEL = "/var/lib/glm-spark-lab/GLM-5.3-Flash-EXL3"
 _DAEMON = host.REPOSITORY / "daemon"
 _LAUNCHERS = {"glm-spark": "glm_spark.cli", "glm-spark-standin": "glm_spark.standin"}
@@ -79,6 +81,7 @@ def settings(lab: Lab, changes: Mapping[str, Any] | None = None) -> dict[str, An
         "node": nodes,
         "fabric": {"transport": "socket"},
         "model": {"path": MODEL},
+        "memory": dict(MEMORY),
         "timeouts": dict(TIMEOUTS),
         "engine": {
             "runtime": "process",
