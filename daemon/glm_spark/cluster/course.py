@@ -15,6 +15,7 @@ from glm_spark.cluster.protocol import Goal
 from glm_spark.cluster.world import Evidence, Orders, World, highest_generation, living
 from glm_spark.engine.spec import Link, Variant
 from glm_spark.finding import Finding, Severity
+from glm_spark.host.kernel_log import FATAL_CODES
 from glm_spark.status import LeaderState
 
 PREPARE_SECONDS = 90.0  # every check has a deadline of its own below this
@@ -100,7 +101,10 @@ class Course:
         refused = next((r for r in reports if r.state == "failed" and r.generation == self.generation), None)
         if refused is not None:
             reason = refused.reason or judge.fault(self.leader, "set.refused", "a Spark refused the start", "the set")
-            self._set_back(reason, world.now)
+            if reason.code in judge.TERMINAL:
+                self._fail(reason, world)
+            else:
+                self._set_back(reason, world.now)
         elif len(reports) == len(world.sparks) and all(r.prepared == self.generation for r in reports):
             self._refusal = None
             self._enter("loading", judge.note(self.leader, "set.loading", "the ranks load"), world.now)
@@ -190,7 +194,8 @@ class Course:
         self.retry_at = world.now + self._breaker.pause()
         self._evidence = world.evidence
         # A live set whose answers collapse is started anew once: the start's own question tells whether it stays so.
-        hopeless = reason.code in judge.TERMINAL and self.state != "live"
+        # Broken hardware is not tried again at all.
+        hopeless = reason.code in FATAL_CODES or (reason.code in judge.TERMINAL and self.state != "live")
         if hopeless or self._rungs.exhausted:
             self._enter("failed", reason, world.now)
         elif self._breaker.tripped:

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from glm_spark.cluster.lease import Freshness
 from glm_spark.cluster.world import Spark, World
 from glm_spark.finding import Finding, Severity
+from glm_spark.host.kernel_log import FATAL_CODES
 
-# What another try cannot mend: the configuration, the program or the weights are wrong.
+# What another try cannot mend: the configuration, the program, the weights or the hardware are wrong.
 TERMINAL = frozenset(
     {
         "engine.settings-differ",
@@ -16,6 +17,7 @@ TERMINAL = frozenset(
         "engine.window-none",
         "engine.answer-collapsed",
         "engine.refused",
+        *FATAL_CODES,
     }
 )
 
