@@ -42,10 +42,19 @@ def fall(readings: Sequence[Reading]) -> float:
     return max(0.0, (readings[0].available - readings[-1].available) / (readings[-1].at - readings[0].at))
 
 
+def trend(readings: Sequence[Reading]) -> float:
+    """The rate of a fall that goes on: two steps down in a row, at the slower of the last step's and the whole's rate.
+    One lump that a program took is no trend."""
+    if len(readings) < 3 or not readings[-3].available > readings[-2].available > readings[-1].available:
+        return 0.0
+    return min(fall(readings), fall(readings[-2:]))
+
+
 def judge(readings: Sequence[Reading], floor: float, before: Verdict = Verdict.FINE) -> Verdict:
     """The verdict on readings, oldest first. `floor` in GiB; 0 turns the guard off. `before` is the last verdict.
 
-    FREEZING: below the floor twice in a row, below half of it once, or low and gone within two seconds as it falls.
+    FREEZING: below the floor twice in a row, below half of it once, or low and gone within two seconds if
+    the fall goes on.
     """
     if floor <= 0 or not readings:
         return Verdict.FINE
@@ -53,7 +62,7 @@ def judge(readings: Sequence[Reading], floor: float, before: Verdict = Verdict.F
     if last < floor / 2 or (last < floor and len(readings) > 1 and readings[-2].available < floor):
         return Verdict.FREEZING
     if last < WARN_FLOORS * floor:
-        rate = fall(readings)
+        rate = trend(readings)
         return Verdict.FREEZING if rate > 0 and last / rate < HORIZON_SECONDS else Verdict.LOW
     if before >= Verdict.LOW and last < CALM_FLOORS * floor:
         return Verdict.LOW

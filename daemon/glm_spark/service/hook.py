@@ -60,21 +60,23 @@ async def run_once(
     The program leads a session of its own, so that what it started is ended with it. It inherits no environment but a
     PATH, a language and a time zone.
     """
-    child = await asyncio.create_subprocess_exec(
-        *command,
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-        env={"PATH": FALLBACK_PATH, **{name: here[name] for name in INHERITED if here.get(name)}},
-        cwd="/",
-        start_new_session=True,
-    )
+    told = _file(json.dumps(event).encode() + b"\n")
+    try:
+        child = await asyncio.create_subprocess_exec(
+            *command,
+            stdin=told,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            env={"PATH": FALLBACK_PATH, **{name: here[name] for name in INHERITED if here.get(name)}},
+            cwd="/",
+            start_new_session=True,
+        )
+    finally:
+        os.close(told)
     said = bytearray()
     try:
         async with asyncio.timeout(seconds):
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(_feed(child, json.dumps(event).encode() + b"\n"), name="hook's input")
-                tasks.create_task(_hear(child, said), name="hook's output")
+            await _hear(child, said)
             status = await child.wait()
     except TimeoutError:
         return f"no end within {seconds:g} s, so it was killed{_last(said)}"
@@ -86,13 +88,16 @@ async def run_once(
     return f"{how}{_last(said)}"
 
 
-async def _feed(child: asyncio.subprocess.Process, text: bytes) -> None:
-    assert child.stdin is not None
-    with contextlib.suppress(ConnectionError):  # it need not read
-        child.stdin.write(text)
-        await child.stdin.drain()
-        child.stdin.close()
-        await child.stdin.wait_closed()
+def _file(content: bytes) -> int:
+    """The event as a file in memory: a program that never reads it holds nobody up."""
+    number = os.memfd_create("event", os.MFD_CLOEXEC)
+    try:
+        os.write(number, content)  # a file in memory takes all of it
+        os.lseek(number, 0, os.SEEK_SET)
+    except OSError:
+        os.close(number)
+        raise
+    return number
 
 
 async def _hear(child: asyncio.subprocess.Process, said: bytearray) -> None:
