@@ -178,7 +178,12 @@ def main() -> int:
     with contextlib.suppress(OSError):
         os.nice(5)  # beats go first
     job = Job.model_validate_json(_first_line())
-    os.environ.update(HF_HUB_DISABLE_XET="1", HF_HUB_DISABLE_PROGRESS_BARS="1", HF_HUB_DISABLE_TELEMETRY="1")
+    os.environ.update(
+        HF_HUB_DISABLE_XET="1",
+        HF_HUB_DISABLE_PROGRESS_BARS="1",
+        HF_HUB_DISABLE_TELEMETRY="1",
+        HF_HUB_VERBOSITY="critical",
+    )
     os.environ["HF_HOME"] = str(Path(job.state) / "hub-client")  # its own notes, not the weights
     os.environ.pop("HF_TOKEN", None)
     threading.Thread(target=_end_with_parent, daemon=True).start()

@@ -7,17 +7,20 @@ fetch that was killed resumes like a transfer between Sparks.
 
 from __future__ import annotations
 
+import os
+import socket
 import threading
 import time
 from collections.abc import Iterable
 from typing import Any, NoReturn, cast
 from urllib.parse import urlparse
 
-from huggingface_hub import HfApi, hf_hub_url
+from huggingface_hub import HfApi, constants, hf_hub_url
 from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RevisionNotFoundError
 from huggingface_hub.file_download import get_hf_file_metadata, http_get
 from huggingface_hub.utils._headers import build_hf_headers
 
+from glm_spark.engine.container import PROXY_VARIABLES
 from glm_spark.weights import faults, lists, manifest
 from glm_spark.weights.faults import Fault, fault
 from glm_spark.weights.job import Job
@@ -27,8 +30,12 @@ from glm_spark.weights.pins import Pin
 from glm_spark.weights.shelf import Blob, Shelf
 
 STREAMS = 4
+CONNECT_SECONDS = 5.0
 TRIES = 8  # in a row without a byte more
+_PORTS = {"http": 80, "https": 443}
 _PAUSES = (0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0)  # seconds between them
+# The client hands on whole pieces: what had come of one when a stream broke is lost. Its own size is 10 MB.
+constants.DOWNLOAD_CHUNK_SIZE = 1 << 18
 _LOST = cast("tuple[type[Exception], ...]", HfHubHTTPError.__bases__)  # the HTTP library's own errors, and OSError
 
 
@@ -46,22 +53,29 @@ class Hub:
     def listing(self, pin: Pin) -> Manifest:
         """The files of a pinned revision, kept for good."""
         self._licensed(pin)
-        last: Exception | None = None
-        for pause in (*_PAUSES[:3], None):
-            try:
-                found = manifest.of(pin.repository, pin.revision, self._entries(pin))
-                lists.keep(self._job.node, self._job.store.state, pin, found)
-                return found
-            except HfHubHTTPError as error:
-                self._judge(pin, error)
-                last = error
-            except _LOST as error:
-                last = error
-            except ValueError as error:
-                raise self._fault(pin, "hub-list", f"its list of files cannot be used: {error}", _AGAIN) from None
-            if pause:
-                time.sleep(pause)
-        raise self._unreachable(pin, last)
+        self._reach(pin)
+        try:
+            found = manifest.of(pin.repository, pin.revision, self._entries(pin))
+        except HfHubHTTPError as error:
+            self._judge(pin, error)
+            raise self._unreachable(pin, error) from None
+        except _LOST as error:  # the client has tried several times by then
+            raise self._unreachable(pin, error) from None
+        except ValueError as error:
+            raise self._fault(pin, "hub-list", f"its list of files cannot be used: {error}", _AGAIN) from None
+        lists.keep(self._job.node, self._job.store.state, pin, found)
+        return found
+
+    def _reach(self, pin: Pin) -> None:
+        """A Hub that nobody answers for is told at once; the client itself would try for half a minute."""
+        if any(os.environ.get(name) for name in PROXY_VARIABLES):
+            return
+        where = urlparse(self._api.endpoint)
+        try:
+            with socket.create_connection((where.hostname, where.port or _PORTS[where.scheme]), CONNECT_SECONDS):
+                return
+        except OSError as error:
+            raise self._unreachable(pin, error) from None
 
     def _licensed(self, pin: Pin) -> None:
         if pin.noncommercial and not self._job.accept_noncommercial:
