@@ -37,10 +37,10 @@ def pids() -> list[int]:
 
 def alive(pid: int) -> bool:
     """False for a process that is gone or a zombie."""
-    return _state(pid) not in (None, "Z", "X")
+    return state(pid) not in (None, "Z", "X")
 
 
-def _state(pid: int) -> str | None:
+def state(pid: int) -> str | None:
     try:
         return (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()[0]
     except (FileNotFoundError, ProcessLookupError):
