@@ -276,7 +276,7 @@ class Control:
         return _json(await self._source.plan())
 
     async def _check(self) -> web.Response:
-        return _json([finding.model_dump(mode="json") for finding in await self._source.check()])
+        return _json(await self._source.check())
 
     async def _restart(self) -> web.Response:
         return self._begun(await self._source.restart())

@@ -43,7 +43,7 @@ class Source(Protocol):
         """The links found and every rank's argv and environment; nothing is started."""
         ...
 
-    async def check(self) -> list[Finding]:
+    async def check(self) -> dict[str, Any]:
         """Preflight on every Spark that answers."""
         ...
 

@@ -14,6 +14,7 @@ from glm_spark.cluster.bringing import Bringing
 from glm_spark.cluster.protocol import Goal
 from glm_spark.cluster.world import Evidence, Orders, World, highest_generation, living
 from glm_spark.engine.spec import Link, Variant
+from glm_spark.fabric.rails import RailFault, left_out, most_telling, without
 from glm_spark.finding import Finding, Severity
 from glm_spark.host.kernel_log import FATAL_CODES
 from glm_spark.status import LeaderState
@@ -32,6 +33,7 @@ class Course:
     reason: Finding | None = None
     generation: int = 0
     links: tuple[Link, ...] = ()
+    dropped: tuple[Finding, ...] = ()  # rails that this start goes on without, and why
     most_failures: int = FAILURES
     window_seconds: float = WINDOW_SECONDS
     retry_at: float = 0.0
@@ -88,7 +90,7 @@ class Course:
             return
         self.generation = 1 + max(self.generation, highest_generation(world.sparks))
         self.starts += 1
-        self.links = world.links
+        self.links, self.dropped = world.links, ()
         self._instances = {spark.name: spark.opening.instance_id for spark in world.sparks if spark.opening}
         # After a start that preflight refused its reason stays in sight until the same check passes.
         reason = self._refusal or judge.note(self.leader, "set.preparing", "every Spark checks itself")
@@ -106,6 +108,13 @@ class Course:
             else:
                 self._set_back(reason, world.now)
         elif len(reports) == len(world.sparks) and all(r.prepared == self.generation for r in reports):
+            faults = (*(fault for report in reports for fault in report.bad_rails), *(world.proof or ()))
+            if faults:
+                self._drop(faults, world)
+                return
+            if world.proof is None:
+                self.reason = judge.note(self.leader, "set.proving", "an RDMA exchange proves every rail")
+                return
             self._refusal = None
             self._enter("loading", judge.note(self.leader, "set.loading", "the ranks load"), world.now)
         elif world.now - max(self.since, self._bringing.moved_at(world)) > PREPARE_SECONDS:
@@ -209,6 +218,18 @@ class Course:
         self.retry_at = now + RECHECK_SECONDS
         self._enter("recovering", reason, now)
 
+    def _drop(self, faults: tuple[RailFault, ...], world: World) -> None:
+        """Prepares anew for the rails that are sound: all Sparks must agree. A link with none left stops the start."""
+        left = without(self.links, faults)
+        if left is None:
+            hopeless = [fault for fault in faults if without(self.links, [f for f in faults if f is not fault]) != left]
+            self._set_back(most_telling(hopeless or faults), world.now)
+            return
+        self.links, self.dropped = left, (*self.dropped, *left_out(faults))
+        self.generation = 1 + max(self.generation, highest_generation(world.sparks))
+        reason = judge.note(self.leader, "set.rail-dropped", "every Spark prepares anew, without a rail that failed")
+        self._enter("preparing", reason, world.now)
+
     # -- judgements --------------------------------------------------------------------------------------------
 
     def _loss(self, world: World) -> Finding | None:
@@ -257,7 +278,8 @@ class Course:
     def _orders(self, world: World) -> Orders:
         match self.state:
             case "preparing":
-                return Orders(self._all(world, "prepare"), "close", "nothing")
+                prepared = all(s.report and s.report.prepared == self.generation for s in world.sparks)
+                return Orders(self._all(world, "prepare"), "close", "nothing", prove=prepared and world.proof is None)
             case "loading":
                 return Orders(self._all(world, "run"), "close", "models")
             case "verifying":

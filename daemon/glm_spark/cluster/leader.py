@@ -15,13 +15,16 @@ from glm_spark.cluster.course import Course
 from glm_spark.cluster.lease import Freshness, boottime
 from glm_spark.cluster.peer import Peer
 from glm_spark.cluster.post import Post
+from glm_spark.cluster.proofs import Proofs
 from glm_spark.cluster.witness import Witness
 from glm_spark.cluster.worker import Self
 from glm_spark.cluster.world import Evidence, Orders, Spark, World
 from glm_spark.config import agreement
 from glm_spark.config.model import Config
+from glm_spark.engine.spec import Link
 from glm_spark.fabric import links
 from glm_spark.fabric.inventory import Inventory
+from glm_spark.fabric.rails import RailFault
 from glm_spark.fabric.standing import Standing, standing
 from glm_spark.finding import Finding, Severity
 from glm_spark.status import LinkStatus
@@ -40,6 +43,7 @@ class Crew:
     post: Post
     witness: Witness
     gate: Gate
+    proofs: Proofs | None = None  # None: no rail is proven (transport "socket")
 
 
 class Leader:
@@ -64,6 +68,7 @@ class Leader:
         self._fabric: tuple[dict[str, Inventory], links.Found] | None = None
         self._settings: object = None
         self._at_start: tuple[LinkStatus, ...] | None = None
+        self._rails: tuple[Link, ...] = ()  # that `_at_start` is about
         self._settings_hash = 0
         self.wanted: Literal["run", "stop"] = "run"
         self.course = Course(leader=crew.post.node, since=boottime())
@@ -92,6 +97,8 @@ class Leader:
                 tasks.create_task(peer.run(), name=f"peer {peer.node.name}")
             tasks.create_task(self._crew.witness.run(), name="witness")
             tasks.create_task(self._steer(), name="course")
+            if self._crew.proofs is not None:
+                tasks.create_task(self._crew.proofs.run(), name="proofs")
 
     async def _steer(self) -> None:
         while True:
@@ -139,6 +146,7 @@ class Leader:
             silence=self._silence(config, sparks),
             stall=witness.stall,
             evidence=self._evidence(config, sparks),
+            proof=self._proof(),
             cable=self._cable(config, sparks).lost,
             hold_seconds=config.fabric.hold_seconds,
             drained=self._drained(),
@@ -199,13 +207,21 @@ class Leader:
             fix="See the ranks' last lines in journalctl -u glm-spark; timeouts.silence_seconds allows more.",
         )
 
+    def _proof(self) -> tuple[RailFault, ...] | None:
+        """What this start's exchanges broke on; None as long as a rail of it was not proven."""
+        proofs = self._crew.proofs
+        if proofs is None or self._config().fabric.transport != "roce" or self.course.state != "preparing":
+            return ()
+        return proofs.faults(self.course.starts, self.course.links)
+
     def _cable(self, config: Config, sparks: tuple[Spark, ...]) -> Standing:
         """The running set's rails against how they were at its start; nothing is judged while no set runs."""
         if self.course.state not in ("preparing", "loading", "verifying", "live"):
             self._at_start = None
             return Standing()
         inventories = {spark.name: spark.inventory for spark in sparks if spark.inventory is not None}
-        if self._at_start is None:
+        if self._at_start is None or self._rails != self.course.links:
+            self._rails = self.course.links
             self._at_start = links.link_status(config, inventories, self.course.links)
         return standing(config, inventories, self.course.links, self._at_start)
 
@@ -245,6 +261,8 @@ class Leader:
         for peer, goal in zip(self._crew.peers, others, strict=True):
             peer.pursue(goal)
         self._crew.witness.ask(orders.ask, self.course.generation)
+        if orders.prove and self._crew.proofs is not None:
+            self._crew.proofs.want(self.course.starts, self.course.links)
         self._set_gate(orders.gate)
 
     def _set_gate(self, order: Literal["open", "pause", "close", "drain"]) -> None:

@@ -15,10 +15,11 @@ import aiohttp
 
 from glm_spark.cluster import protocol, session
 from glm_spark.cluster.lease import Freshness, Lease, boottime
-from glm_spark.cluster.protocol import Beat, Goal, Hello, Opening, ProtocolFault, Report
+from glm_spark.cluster.protocol import Beat, Goal, Hello, Opening, ProtocolFault, Report, Told
 from glm_spark.cluster.session import Session, SessionLost
 from glm_spark.cluster.worker import Self
 from glm_spark.config.model import Node
+from glm_spark.fabric.exchange import STEP_SECONDS, Answer, Order
 from glm_spark.fabric.inventory import Inventory
 from glm_spark.fabric.links import Dial
 from glm_spark.finding import Finding, Severity
@@ -78,6 +79,8 @@ class Peer:
         self._numbers = count(1)
         self._asked: dict[int, asyncio.Future[tuple[Finding, ...]]] = {}
         self._check: int | None = None
+        self._orders: list[Told] = []
+        self._ordered: dict[int, asyncio.Future[Answer]] = {}
         self._provide: bool | None = None
         self._goal: Goal | None = None
         self._status: Status | None = None
@@ -119,6 +122,21 @@ class Peer:
         """Has the worker bring its weights now, with the next beat."""
         self._provide = True
         self._due.set()
+
+    async def exchange(self, order: Order) -> Answer:
+        """One step of an RDMA exchange on that Spark; TimeoutError without a session or an answer in time."""
+        if not self.known.up:
+            raise TimeoutError
+        number = next(self._numbers)
+        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self._ordered[number] = answer
+        self._orders.append(Told(number=number, order=order))
+        self._due.set()
+        try:
+            async with asyncio.timeout(STEP_SECONDS + 2.0):
+                return await answer
+        finally:
+            self._ordered.pop(number, None)
 
     def wake(self) -> None:
         """The way to this worker may have changed."""
@@ -187,6 +205,9 @@ class Peer:
                 self._take(await live.receive())
         finally:
             known.up = False
+            for waiting in self._ordered.values():
+                if not waiting.done():
+                    waiting.set_exception(TimeoutError())
             self._session = None
             beats.cancel()
             await asyncio.gather(beats, return_exceptions=True)
@@ -208,9 +229,11 @@ class Peer:
                 goal=self._goal if self._goal != goal else None,
                 status=self._status if self._status is not status else None,
                 check=self._check,
+                orders=tuple(self._orders) or None,
                 provide=self._provide,
             )
             self._check = self._provide = None
+            self._orders = []
             goal, status, self._rehello = self._goal, self._status, False
             try:
                 await live.send(beat)
@@ -235,6 +258,9 @@ class Peer:
         changed = False
         if beat.checked is not None and (answer := self._asked.get(beat.checked.number)) and not answer.done():
             answer.set_result(beat.checked.findings)
+        for did in beat.answers or ():
+            if (waiting := self._ordered.get(did.number)) and not waiting.done():
+                waiting.set_result(did.answer)
         if beat.hello is not None:
             self.known.hello, changed = beat.hello, True
         if beat.inventory is not None:

@@ -21,6 +21,7 @@ from glm_spark.engine import processes, progress
 from glm_spark.engine.rank import Rank, RankView
 from glm_spark.engine.runtime import Runtime
 from glm_spark.engine.spec import RankSpec, Variant
+from glm_spark.fabric.rails import RailFault
 from glm_spark.finding import Finding, Severity
 from glm_spark.status import WeightsStatus, WorkerState
 
@@ -84,6 +85,7 @@ class Post:
         self._prepared: int | None = None
         self._reason: Finding | None = None
         self._findings: tuple[Finding, ...] = ()
+        self._bad_rails: tuple[RailFault, ...] = ()
         self._rank: Rank | None = None
         self._life: asyncio.Task[None] | None = None
         self._silent = 0.0
@@ -107,6 +109,7 @@ class Post:
             rank=self._rank.view if self._rank else None,
             reason=self._reason,
             findings=(*self.remarks, *self.host, *self._findings),
+            bad_rails=self._bad_rails,
             leaving=self.leaving,
             weights=self.weights,
             silent_seconds=round(self._silent),
@@ -246,7 +249,7 @@ class Post:
             self._findings = (*self._findings, *refusal.findings)
 
     async def _prepare(self, goal: Goal) -> None:
-        self._state, self._reason, self._findings = "preparing", None, ()
+        self._state, self._reason, self._findings, self._bad_rails = "preparing", None, (), ()
         self._rank = None
         self._given_up = None
         self._on_change()
@@ -258,7 +261,10 @@ class Post:
         await self._sweep()
         if not await self._provide(goal):
             return
-        self._findings = await self._trade.preflight(goal)
+        found = await self._trade.preflight(goal)
+        # What only one rail lacks is the leader's to judge: others of its link may do.
+        self._bad_rails = tuple(finding for finding in found if isinstance(finding, RailFault))
+        self._findings = tuple(finding for finding in found if not isinstance(finding, RailFault))
         errors = tuple(finding for finding in self._findings if finding.severity is Severity.ERROR)
         if errors:
             self._state, self._reason = "failed", errors[0]

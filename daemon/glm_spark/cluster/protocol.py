@@ -17,7 +17,9 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from glm_spark.engine.rank import RankView
 from glm_spark.engine.spec import Link, Variant
+from glm_spark.fabric.exchange import Answer, Order
 from glm_spark.fabric.inventory import Inventory
+from glm_spark.fabric.rails import RailFault
 from glm_spark.finding import Finding
 from glm_spark.status import MemoryStatus, Status, WeightsStatus, WorkerState
 
@@ -79,12 +81,27 @@ class Report(Wire):
     rank: RankView | None = None
     reason: Finding | None = None
     findings: tuple[Finding, ...] = ()
+    bad_rails: tuple[RailFault, ...] = ()  # of those it was to be prepared for
     leaving: bool = False  # its daemon was asked to stop
     memory: MemoryStatus | None = None
     weights: WeightsStatus | None = None
     doubt: Finding | None = None  # why its rank may not answer although it is alive
     broken: bool = False  # the doubt has lasted too long
     silent_seconds: float = 0.0  # how long its loading rank has made no progress
+
+
+class Told(Wire):
+    """A step of an RDMA exchange that the leader wants, by `number`."""
+
+    number: int = Field(ge=1)
+    order: Order
+
+
+class Did(Wire):
+    """What came of the step of that number."""
+
+    number: int = Field(ge=1)
+    answer: Answer
 
 
 class Checked(Wire):
@@ -106,6 +123,8 @@ class Beat(Wire):
     status: Status | None = None
     check: int | None = Field(default=None, ge=1, description="the leader wants a preflight of this number")
     checked: Checked | None = None
+    orders: tuple[Told, ...] | None = Field(default=None, max_length=64)
+    answers: tuple[Did, ...] | None = Field(default=None, max_length=64)
     provide: bool | None = Field(default=None, description="the leader wants the weights brought now")
 
 

@@ -34,7 +34,8 @@ class Known:
 
 
 def leader_status(config: Config, known: Known) -> Status:
-    nodes = tuple(_node(config, rank, spark, known.memory) for rank, spark in enumerate(known.sparks))
+    dropped = known.course.dropped
+    nodes = tuple(_node(config, rank, spark, known.memory, dropped) for rank, spark in enumerate(known.sparks))
     inventories = {spark.name: spark.inventory for spark in known.sparks if spark.inventory is not None}
     links = known.course.links or known.found.links
     return Status(
@@ -58,7 +59,7 @@ def leader_status(config: Config, known: Known) -> Status:
 
 def degraded(config: Config, known: Known) -> tuple[str, ...]:
     """The codes of what makes a live set less than it could be, sorted."""
-    findings = [*known.found.findings, *known.warnings]
+    findings = [*known.found.findings, *known.warnings, *known.course.dropped]
     views = []
     for spark in known.sparks:
         if spark.report is not None:
@@ -127,7 +128,9 @@ def api_status(config: Config) -> ApiStatus:
     return ApiStatus(url=url, model=config.model.name, max_tokens=config.engine.max_tokens)
 
 
-def _node(config: Config, rank: int, spark: Spark, own_memory: MemoryStatus | None) -> NodeStatus:
+def _node(
+    config: Config, rank: int, spark: Spark, own_memory: MemoryStatus | None, dropped: tuple[Finding, ...]
+) -> NodeStatus:
     report = spark.report
     view = report.rank if report else None
     heard = spark.reachable
@@ -145,12 +148,13 @@ def _node(config: Config, rank: int, spark: Spark, own_memory: MemoryStatus | No
         pid=view.pid if view and heard else None,
         memory=own_memory if rank == 0 else (report.memory if report else None),
         weights=report.weights if report and heard else None,
-        findings=_node_findings(spark),
+        findings=_node_findings(spark, dropped),
     )
 
 
-def _node_findings(spark: Spark) -> tuple[Finding, ...]:
+def _node_findings(spark: Spark, dropped: tuple[Finding, ...]) -> tuple[Finding, ...]:
     findings: list[Finding] = [spark.problem] if spark.problem and not spark.reachable else []
+    findings.extend(finding for finding in dropped if finding.node == spark.name)
     if spark.report is not None:
         findings.extend(spark.report.findings)
         if spark.report.rank is not None:

@@ -12,8 +12,9 @@ from aiohttp import web
 from glm_spark.cluster import protocol, session
 from glm_spark.cluster.lease import Freshness, Lease, boottime
 from glm_spark.cluster.post import Post
-from glm_spark.cluster.protocol import Beat, Checked, Goal, Hello, Opening, ProtocolFault
+from glm_spark.cluster.protocol import Beat, Checked, Did, Goal, Hello, Opening, ProtocolFault, Told
 from glm_spark.cluster.session import Session, SessionLost
+from glm_spark.fabric.exchange import Answer, Order
 from glm_spark.fabric.inventory import Inventory
 from glm_spark.finding import Finding, Severity
 from glm_spark.status import MemoryStatus, Status
@@ -22,6 +23,11 @@ log = logging.getLogger(__name__)
 
 HANDSHAKES = 8  # strangers at the door at once; the leader is one
 CHECK_SECONDS = 0.1  # how late the worker may notice that its own lease lapsed
+
+
+async def _no_exchange(_order: Order) -> Answer:
+    """For a Spark without RDMA devices of its own."""
+    return Answer()
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +40,7 @@ class Self:
     memory: Callable[[], MemoryStatus | None]
     check: Callable[[], Awaitable[tuple[Finding, ...]]]
     provide: Callable[[], Awaitable[None]]  # brings the weights; says by itself when it cannot
+    exchange: Callable[[Order], Awaitable[Answer]] = _no_exchange
 
 
 class Worker:
@@ -68,6 +75,8 @@ class Worker:
         self._rehello = False
         self._checks: asyncio.Queue[int] = asyncio.Queue()
         self._checked: Checked | None = None
+        self._orders: asyncio.Queue[Told] = asyncio.Queue()
+        self._answers: list[Did] = []
         self._provide = asyncio.Event()
         self.reason: Finding | None = self._waiting("no session yet")
         self.leader_hello: Hello | None = None
@@ -110,6 +119,7 @@ class Worker:
             tasks.create_task(self._watch_lease(), name="lease")
             tasks.create_task(self._send_changes(), name="reports")
             tasks.create_task(self._run_checks(), name="checks")
+            tasks.create_task(self._run_orders(tasks), name="orders")
             tasks.create_task(self._run_provide(), name="weights")
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
@@ -169,6 +179,8 @@ class Worker:
             self._told = beat.status
         if beat.check is not None:
             self._checks.put_nowait(beat.check)
+        for told in beat.orders or ():
+            self._orders.put_nowait(told)
         if beat.provide:
             self._provide.set()
         if beat.goal is not None:
@@ -189,7 +201,16 @@ class Worker:
         hello = self._me.hello() if self._rehello else None
         self._rehello = False
         checked, self._checked = self._checked, None
-        beat = Beat(seq=self._seq, ack=self._ack, hello=hello, report=report, inventory=news, checked=checked)
+        answers, self._answers = tuple(self._answers), []
+        beat = Beat(
+            seq=self._seq,
+            ack=self._ack,
+            hello=hello,
+            report=report,
+            inventory=news,
+            checked=checked,
+            answers=answers or None,
+        )
         await current.send(beat)
 
     async def _send_changes(self) -> None:
@@ -200,6 +221,16 @@ class Worker:
                 await self._send()
             except SessionLost as end:
                 self._end_session(str(end))
+
+    async def _run_orders(self, tasks: asyncio.TaskGroup) -> None:
+        """Steps of RDMA exchanges, each in a task of its own: an "end" must not wait for what it ends."""
+        while True:
+            told = await self._orders.get()
+            tasks.create_task(self._obey(told), name=f"{told.order.step} of {told.order.own}")
+
+    async def _obey(self, told: Told) -> None:
+        self._answers.append(Did(number=told.number, answer=await self._me.exchange(told.order)))
+        self._dirty.set()
 
     async def _run_checks(self) -> None:
         while True:

@@ -10,6 +10,7 @@ from glm_spark.cluster.protocol import Goal, Hello, Opening, Report
 from glm_spark.engine.rank import RankView
 from glm_spark.engine.spec import Link
 from glm_spark.fabric.inventory import Inventory
+from glm_spark.fabric.rails import RailFault
 from glm_spark.finding import Finding
 
 
@@ -64,6 +65,7 @@ class World:
     answer: str | Finding | None = None
     silence: Finding | None = None  # a load without progress
     stall: Finding | None = None  # a live engine that does not get on
+    proof: tuple[RailFault, ...] | None = ()  # what exchanges over the agreed rails broke on; None: not done yet
     cable: Finding | None = None  # a link of the running set has no rail left
     hold_seconds: float = 0.0  # how long that is borne
     drained: bool = True
@@ -78,6 +80,7 @@ class Orders:
     goals: tuple[Goal, ...]
     gate: Literal["open", "pause", "close", "drain"]
     ask: Literal["nothing", "models", "reply", "health"]
+    prove: bool = False  # exchanges over the agreed rails
 
 
 def living(sparks: tuple[Spark, ...]) -> bool:

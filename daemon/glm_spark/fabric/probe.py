@@ -17,7 +17,15 @@ from glm_spark.fabric.datagram import ANSWER, ASK, IP_UDP_HEADERS, SMALLEST, Dat
 from glm_spark.fabric.responder import Responder, udp_socket
 from glm_spark.finding import Finding, Severity
 
-__all__ = ["ProbeResult", "Responder", "path_findings", "probe", "probe_key", "wrong_netdev_finding"]
+__all__ = [
+    "ProbeResult",
+    "Responder",
+    "one_way_finding",
+    "path_findings",
+    "probe",
+    "probe_key",
+    "wrong_netdev_finding",
+]
 
 _LARGEST_PACKET = 65535
 _LATE = 1.0  # seconds
@@ -44,6 +52,11 @@ class ProbeResult:
     peer_mtu: int | None = None
     refused: bool = False
     error: str = ""
+
+    @property
+    def silent(self) -> bool:
+        """Nothing came back, not even a refusal."""
+        return not (self.largest_ok or self.own_short or self.peer_mtu or self.refused or self.error)
 
 
 @dataclass(slots=True)
@@ -209,6 +222,20 @@ def wrong_netdev_finding(me: str, peer: str, netdev: str, address: str, severity
         wanted="each address answered by its own netdev",
         fix="On every Spark set sysctl net.ipv4.conf.all.arp_ignore=1 and net.ipv4.conf.all.arp_announce=2, or give "
         "each netdev of the cable a subnet of its own.",
+    )
+
+
+def one_way_finding(me: str, peer: str, netdev: str, address: str, port: int) -> Finding:
+    """A rail on which the peer's asks come in and no answer to this Spark's own does."""
+    return Finding(
+        code="fabric.one-way",
+        severity=Severity.ERROR,
+        node=me,
+        subject=f"path to {peer} ({address}) over {netdev}",
+        measured=f"packets from {peer} arrive here, those of {me} are not answered: they are lost on the way there",
+        wanted="packets of full size both ways",
+        fix=f"On {peer} let UDP port {port} through the firewall on the cable; if there is none, reseat the cable at "
+        f"both ends and see the error counters of {netdev} and of its other end (ethtool -S).",
     )
 
 

@@ -7,7 +7,9 @@ import contextlib
 import errno
 import functools
 import logging
+import math
 import socket
+import time
 from collections.abc import Iterable, Mapping
 from types import TracebackType
 
@@ -15,6 +17,7 @@ from glm_spark.fabric.datagram import ANSWER, ASK, SMALLEST, Datagram, pack, unp
 
 IP_MTU_DISCOVER, IP_PMTUDISC_PROBE, IP_MTU = 10, 3, 14  # linux/in.h; the socket module lacks them
 ANSWERS_A_SECOND = 200  # at 9000 bytes 14 Mb/s at most, whoever asks
+HEARD_SECONDS = 10.0  # both Sparks probe at the same time before a start, each for three seconds at most
 _CHECKS_A_SECOND = 2000  # datagrams whose tag is looked at
 
 log = logging.getLogger("glm_spark.fabric.responder")
@@ -33,11 +36,16 @@ class Responder:
         self._key = key
         self._open: dict[tuple[str, str], tuple[asyncio.DatagramTransport, _Answering]] = {}
         self.failed: dict[str, str] = {}  # address -> why it is not answered on
+        self._heard: dict[str, float] = {}  # address of an ask with a valid tag -> when it came
 
     @property
     def bound(self) -> tuple[str, ...]:
         """The addresses that are answered on."""
         return tuple(sorted(address for address, _ in self._open))
+
+    def heard(self, address: str) -> bool:
+        """Whether an ask came in from this address within the last seconds."""
+        return time.monotonic() - self._heard.get(address, -math.inf) < HEARD_SECONDS
 
     async def __aenter__(self) -> Responder:
         await self.update(self._wanted)
@@ -67,7 +75,7 @@ class Responder:
             except OSError as error:
                 self.failed[address] = error.strerror or str(error)
                 continue
-            protocol = functools.partial(_Answering, self._key, bound)
+            protocol = functools.partial(_Answering, self._key, bound, self._heard)
             self._open[(address, netdev)] = await loop.create_datagram_endpoint(protocol, sock=bound)
 
     def close(self) -> None:
@@ -94,8 +102,9 @@ def udp_socket(netdev: str, source: str, port: int) -> socket.socket:
 
 
 class _Answering(asyncio.DatagramProtocol):
-    def __init__(self, key: bytes, bound: socket.socket) -> None:
+    def __init__(self, key: bytes, bound: socket.socket, heard: dict[str, float]) -> None:
         self._key = key
+        self._heard = heard
         self._bound = bound
         self._second = 0
         self._checked = 0
@@ -113,6 +122,7 @@ class _Answering(asyncio.DatagramProtocol):
         if ask is None or ask.kind != ASK:
             return
         self._answered += 1
+        self._heard[addr[0]] = time.monotonic()
         answer(self._bound, data, ask, addr, self._key)
 
     def connection_lost(self, exc: Exception | None) -> None:

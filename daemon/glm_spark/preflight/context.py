@@ -22,7 +22,9 @@ class Context:
     `inventory` is None when the network could not be read; `reader` are the watcher's findings about that.
     `token` is the cluster token where the caller has read it already. `peers` are other Sparks' inventories and
     `links` the rails found, as far as they are known. `environ` is the daemon's environment. `estimate_gib` is what
-    the engine said it needs when it was last started here with the same settings, None when it never was.
+    the engine said it needs when it was last started here with the same settings, None when it never was. `heard` says
+    of an address whether a path probe came from it within the last seconds. `alone` is true without a daemon, under
+    the limits of whoever asks.
     """
 
     config: Config
@@ -35,6 +37,8 @@ class Context:
     reader: tuple[Finding, ...] = ()
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
     estimate_gib: float | None = None
+    heard: Callable[[str], bool] = lambda _address: False
+    alone: bool = False
 
     @property
     def leads(self) -> bool:

@@ -85,6 +85,7 @@ class Service:
         gate = self.role.gate if isinstance(self.role, Leading) else None
         self.control = Control(config, self.role, token, handler, node=place.me, gate=gate, runtime=place.runtime)
         self.responder = Responder({}, config.control.port, probe_key(token))
+        self.station.heard = self.responder.heard
         self.station.on_inventory.append(lambda _inventory: self._readdress.set())
 
     async def run(self) -> int:

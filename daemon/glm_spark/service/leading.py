@@ -16,11 +16,15 @@ from glm_spark.cluster import tell
 from glm_spark.cluster.course import Course
 from glm_spark.cluster.leader import Crew, Leader
 from glm_spark.cluster.peer import Peer
+from glm_spark.cluster.proofs import Proofs
 from glm_spark.cluster.witness import Witness
 from glm_spark.config.model import Config, Node
 from glm_spark.engine import tensorfold
+from glm_spark.engine.spec import Link
 from glm_spark.fabric import links
 from glm_spark.fabric.inventory import Inventory
+from glm_spark.fabric.proving import Partner, prove
+from glm_spark.fabric.verdict import RailProof, said
 from glm_spark.finding import Finding, Severity
 from glm_spark.host import memory
 from glm_spark.service.chronicle import Chronicle
@@ -62,7 +66,8 @@ class Leading:
         )
         ways = [(peer, functools.partial(self._route, peer.node)) for peer in peers]
         self._supply = Supply(station.steward, lambda: station.config, ways)
-        crew = Crew(peers, station.post, witness, self.gate)
+        self._proofs = Proofs(self._prove, self.changed)
+        crew = Crew(peers, station.post, witness, self.gate, self._proofs)
         self._witness = witness
         self._peers = peers
         self.leader = Leader(lambda: station.config, me, crew, self._obstacles, self._stepped)
@@ -157,14 +162,42 @@ class Leading:
         self._supply.sync()
         return None
 
-    async def check(self) -> list[Finding]:
-        """This Spark's checks, the other Sparks' own, and what the links show of both ends."""
-        rails = self.leader.course.links or self.leader.found().links
+    async def check(self) -> dict[str, Any]:
+        """This Spark's checks, the other Sparks' own, what the links show of both ends, and each rail's proof.
+
+        The rails of a set that runs or starts are not disturbed: what its start proved is told.
+        """
+        found = self.leader.found()
+        idle = self.leader.course.state in ("waiting", "failed") and not self._station.post.occupied
+        rails = found.links if idle else self.leader.course.links
+        findings = await self._checks(rails)
+        proofs: tuple[RailProof, ...] = ()
+        if self._station.config.fabric.transport == "roce":
+            proofs = await self._proofs.look(rails) if idle else self._proofs.told()
+        findings += [*found.findings, *(proof.finding for proof in proofs if proof.finding is not None)]
+        status = links.link_status(self._station.config, self._inventories(), rails)
+        return {
+            "findings": [finding.model_dump(mode="json") for finding in dict.fromkeys(findings)],
+            "links": [link.model_dump(mode="json") for link in status],
+            "proofs": [proof.model_dump(mode="json") for proof in proofs],
+        }
+
+    async def _checks(self, rails: tuple[Link, ...]) -> list[Finding]:
         async with asyncio.TaskGroup() as tasks:
             own = tasks.create_task(self._station.preflight("check", rails), name="own checks")
             others = [tasks.create_task(_ask(peer), name=f"checks of {peer.node.name}") for peer in self._peers]
-        findings = [*own.result(), *(finding for other in others for finding in other.result())]
-        return list(dict.fromkeys((*findings, *self.leader.found().findings)))
+        return [*own.result(), *(finding for other in others for finding in other.result())]
+
+    async def _prove(self, rails: tuple[Link, ...]) -> tuple[RailProof, ...]:
+        """RDMA exchanges over these rails, each between the two Sparks at its ends."""
+        inventories = self._inventories()
+        partners = {peer.node.name: Partner(peer.exchange, inventories.get(peer.node.name)) for peer in self._peers}
+        me = self._station.place.me
+        partners[me] = Partner(self._station.exchanges.obey, inventories.get(me))
+        proofs = await prove(rails, partners)
+        for proof in proofs:
+            log.log(logging.INFO if proof.verdict == "fine" else logging.WARNING, "%s", said(proof))
+        return proofs
 
     async def plan(self) -> dict[str, Any]:
         """Every rank as it would be started now, from what each Spark last said of itself."""

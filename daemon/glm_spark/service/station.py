@@ -22,6 +22,7 @@ from glm_spark.engine.rank import Rank
 from glm_spark.engine.runtime import Runtime
 from glm_spark.engine.spec import Link, RankSpec, Variant
 from glm_spark.fabric import links
+from glm_spark.fabric.exchange import Exchanges
 from glm_spark.fabric.inventory import Inventory
 from glm_spark.fabric.watch import Watcher
 from glm_spark.finding import Finding, Severity
@@ -73,6 +74,8 @@ class Station:
         self.on_inventory: list[Callable[[Inventory], None]] = []
         self.estimates = estimate.Estimates(place.state / "estimates.json")
         self.peers: Callable[[], Mapping[str, Inventory]] = dict  # the leader knows the others' inventories
+        self.exchanges = Exchanges(place.me, lambda: self.config, lambda: self.watcher.inventory)
+        self.heard: Callable[[str], bool] = lambda _address: False  # whether a peer's path probe came in of late
         self.outfit = Outfit(place.me, lambda: self.config, self._outfit_changed)
         self.steward = Steward(
             place.me, place.state, token, lambda: self.config, self.fabric_addresses, self._weights_changed
@@ -83,7 +86,9 @@ class Station:
 
     def self(self) -> Self:
         provide = functools.partial(provisions.on_demand, self.steward)
-        return Self(self.opening, self.hello, lambda: self.watcher.inventory, memory.read, self.preflight, provide)
+        inventory = lambda: self.watcher.inventory  # noqa: E731
+        exchange = self.exchanges.obey
+        return Self(self.opening, self.hello, inventory, memory.read, self.preflight, provide, exchange)
 
     def opening(self) -> Opening:
         return Opening(
@@ -146,6 +151,7 @@ class Station:
             peers=self.peers(),
             links=rails,
             reader=self.watcher.findings,
+            heard=self.heard,
             estimate_gib=needed,
         )
         return await runner.run(context)

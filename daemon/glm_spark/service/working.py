@@ -117,8 +117,9 @@ class Working:
     async def sync(self) -> Refused | None:
         return self._ask_the_leader("weights sync")
 
-    async def check(self) -> list[Finding]:
-        return list(await self._station.preflight())
+    async def check(self) -> dict[str, Any]:
+        findings = await self._station.preflight()
+        return {"findings": [finding.model_dump(mode="json") for finding in findings]}
 
     async def plan(self) -> dict[str, Any]:
         finding = self._ask_the_leader("plan").findings[0]

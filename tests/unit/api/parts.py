@@ -93,8 +93,8 @@ class Daemon:
     async def plan(self) -> dict[str, Any]:
         return {"ranks": []}
 
-    async def check(self) -> list[Finding]:
-        return [LOST]
+    async def check(self) -> dict[str, Any]:
+        return {"findings": [LOST.model_dump(mode="json")]}
 
     async def restart(self) -> Refused | None:
         self.asked.append("restart")

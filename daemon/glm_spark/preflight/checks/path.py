@@ -9,7 +9,15 @@ from dataclasses import dataclass
 from glm_spark.config import token
 from glm_spark.fabric.dial import Dial, dial
 from glm_spark.fabric.links import local_rails
-from glm_spark.fabric.probe import ProbeResult, path_findings, probe, probe_key, wrong_netdev_finding
+from glm_spark.fabric.probe import (
+    ProbeResult,
+    one_way_finding,
+    path_findings,
+    probe,
+    probe_key,
+    wrong_netdev_finding,
+)
+from glm_spark.fabric.rails import fault_of
 from glm_spark.finding import Finding, Severity
 from glm_spark.preflight.aside import in_a_thread
 from glm_spark.preflight.checks.route import targets
@@ -62,13 +70,24 @@ async def run(context: Context) -> Iterable[Finding]:
 
 
 def _told(context: Context, way: Way, results: dict[Way, ProbeResult]) -> tuple[Finding, ...]:
-    """Silence on a rail is a fault of the rail when the peer's daemon is known to run: it answers on another, or
-    the set is about to start."""
+    """Silence on a rail is a fault of the rail when the peer's daemon is known to run: it answers on another, it asks
+    here itself, or the set is about to start."""
+    found = _verdict(context, way, results)
+    # Before a start one bad rail among several is left out: which, all Sparks must agree on.
+    if context.moment != "start" or not context.links:
+        return found
+    rail = (way.source, way.address)
+    return tuple(fault_of(one, rail) if one.severity is Severity.ERROR else one for one in found)
+
+
+def _verdict(context: Context, way: Way, results: dict[Way, ProbeResult]) -> tuple[Finding, ...]:
     elsewhere = any(other.peer == way.peer and result.largest_ok for other, result in results.items())
     if results[way].refused and elsewhere:
         # TCP gets through all the same.
         severity = Severity.ERROR if context.config.fabric.transport == "roce" else Severity.WARNING
         return (wrong_netdev_finding(context.me, way.peer, way.netdev, way.address, severity),)
+    if results[way].silent and context.heard(way.address):
+        return (one_way_finding(context.me, way.peer, way.netdev, way.address, context.config.control.port),)
     answering = context.moment == "start" or elsewhere
     return path_findings(context.me, way.peer, way.netdev, way.address, results[way], answering=answering)
 
