@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from glm_spark.host.guard import Reading, Verdict, fall, judge, recent
 from hypothesis import given
 from hypothesis import strategies as st
+
+from glm_spark.host.guard import Reading, Verdict, fall, judge, recent
 
 FLOOR = 2.0
 
@@ -52,27 +53,15 @@ GIB = st.floats(0, 128)
 
 
 @given(st.lists(GIB, min_size=1, max_size=20), GIB, st.sampled_from(Verdict))
-def test_less_memory_is_never_judged_milder(
-    before: list[float], less: float, verdict: Verdict
-) -> None:
+def test_less_memory_is_never_judged_milder(before: list[float], less: float, verdict: Verdict) -> None:
     *rest, last = before
     lower = min(last, less)
-    assert judge(readings(*rest, lower), FLOOR, verdict) >= judge(
-        readings(*rest, last), FLOOR, verdict
-    )
+    assert judge(readings(*rest, lower), FLOOR, verdict) >= judge(readings(*rest, last), FLOOR, verdict)
 
 
 @given(GIB, st.integers(2, 10))
-def test_steady_memory_above_twice_the_floor_never_ends_a_rank(
-    gib: float, count: int
-) -> None:
-    expected = (
-        Verdict.FREEZING
-        if gib < FLOOR
-        else Verdict.LOW
-        if gib < 2 * FLOOR
-        else Verdict.FINE
-    )
+def test_steady_memory_above_twice_the_floor_never_ends_a_rank(gib: float, count: int) -> None:
+    expected = Verdict.FREEZING if gib < FLOOR else Verdict.LOW if gib < 2 * FLOOR else Verdict.FINE
     assert judge(readings(*[gib] * count), FLOOR) is expected
 
 

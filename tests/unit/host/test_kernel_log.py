@@ -12,11 +12,12 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from glm_spark.finding import Severity
 from glm_spark.host import kernel_lines
 from glm_spark.host.kernel_log import FATAL_CODES, SIGNS, Ear
-from hypothesis import given
-from hypothesis import strategies as st
 
 NO_MEMORY = (
     "NVRM: nvCheckOkFailedNoLog: Check failed: Out of memory [NV_ERR_NO_MEMORY] (0x00000051) returned from "
@@ -40,7 +41,7 @@ NO_MEMORY = (
             "hardware.gpu-reset-needed",
         ),
         (
-            "NVRM: Xid (PCI:000f:01:00): 154, GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)",
+            "NVRM: Xid (PCI:000f:01:00): 154, GPU recovery action changed from 0x0 to 0x2 (Node Reboot Required)",
             "hardware.gpu-reset-needed",
         ),
         (
@@ -141,28 +142,22 @@ def test_a_storm_is_five_within_ten_seconds() -> None:
     ear = Ear("spark-1")
     assert [ear.hear(NO_MEMORY, at * 60.0) for at in range(20)] == [None] * 20
     heard = [ear.hear(NO_MEMORY, 5000 + at) for at in range(5)]
-    assert [one.code if one else None for one in heard] == [None] * 4 + [
-        "hardware.gpu-memory-storm"
-    ]
+    assert [one.code if one else None for one in heard] == [None] * 4 + ["hardware.gpu-memory-storm"]
 
 
 def test_a_flood_is_told_once_a_minute() -> None:
     ear = Ear("spark-1")
     line = "NVRM: Xid (PCI:000f:01:00): 13, Graphics Exception"
-    assert [
-        at for at in range(0, 150, 10) if ear.hear(line, float(at)) is not None
-    ] == [0, 60, 120]
+    assert [at for at in range(0, 150, 10) if ear.hear(line, float(at)) is not None] == [0, 60, 120]
 
 
 def test_fatal_codes_are_those_of_the_hardware() -> None:
-    assert FATAL_CODES == {
+    assert {
         "hardware.gpu-reset-needed",
         "hardware.gpu-memory-storm",
         "hardware.pcie-fatal",
-    }
-    assert {sign.severity for sign in SIGNS if sign.code in FATAL_CODES} == {
-        Severity.ERROR
-    }
+    } == FATAL_CODES
+    assert {sign.severity for sign in SIGNS if sign.code in FATAL_CODES} == {Severity.ERROR}
 
 
 @given(st.text(max_size=3000))
@@ -241,9 +236,7 @@ async def test_lines_are_heard_as_they_come(tmp_path: Path) -> None:
         os.close(writer)
 
 
-async def test_where_kmsg_may_not_be_read_the_journal_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_where_kmsg_may_not_be_read_the_journal_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A journalctl that prints one line, hangs, and writes down what it was given. It ends with its reader."""
     child = tmp_path / "journalctl"
     child.write_text(
@@ -262,9 +255,7 @@ async def test_where_kmsg_may_not_be_read_the_journal_is(
     assert not Path(f"/proc/{pid}").exists()
 
 
-async def test_a_journal_that_ends_is_followed_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_journal_that_ends_is_followed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     child = tmp_path / "journalctl"
     child.write_text('#!/bin/sh\necho \'{"MESSAGE": "again"}\'\n')
     child.chmod(0o755)

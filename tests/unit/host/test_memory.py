@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from glm_spark.config.model import Config, Memory
 from glm_spark.engine.spec import Variant
 from glm_spark.finding import Finding, Severity
@@ -15,7 +16,6 @@ from glm_spark.host import estimate, memory, page_cache, settling, whole_file
 from glm_spark.preflight.checks import memory as check
 from glm_spark.preflight.checks import reclaim
 from glm_spark.preflight.context import Context, Moment
-
 from tests.unit.fabric.sparks import config
 
 MEMINFO = """MemTotal:       127600000 kB
@@ -32,10 +32,7 @@ HugePages_Total:       0
 def test_meminfo_is_read_in_gib() -> None:
     found = memory.parse(MEMINFO)
     assert found is not None
-    assert [
-        round(gib, 1)
-        for gib in (found.total, found.available, found.free, found.cached)
-    ] == [
+    assert [round(gib, 1) for gib in (found.total, found.available, found.free, found.cached)] == [
         121.7,
         114.4,
         19.1,
@@ -44,9 +41,7 @@ def test_meminfo_is_read_in_gib() -> None:
     assert found.swap_total == found.swap_free > 15
 
 
-@pytest.mark.parametrize(
-    "text", ["", "MemTotal: 5 kB\n", "MemAvailable: x\nMemTotal: 5 kB"]
-)
+@pytest.mark.parametrize("text", ["", "MemTotal: 5 kB\n", "MemAvailable: x\nMemTotal: 5 kB"])
 def test_half_a_reading_is_none(text: str) -> None:
     assert memory.parse(text) is None
 
@@ -58,9 +53,7 @@ def test_this_machine_has_memory() -> None:
 def growing(*gib: float) -> Callable[[], memory.Memory | None]:
     """A memory that shows these values one look after the other, then the last one."""
     left = list(gib)
-    return lambda: memory.Memory(
-        121.7, left.pop(0) if len(left) > 1 else left[0], 100.0
-    )
+    return lambda: memory.Memory(121.7, left.pop(0) if len(left) > 1 else left[0], 100.0)
 
 
 async def test_memory_that_an_ended_rank_gives_back_is_waited_for(
@@ -70,7 +63,7 @@ async def test_memory_that_an_ended_rank_gives_back_is_waited_for(
     monkeypatch.setattr(settling, "STILL_SECONDS", 0.2)
     look = growing(70.0, 80.0, 90.0, 103.0)
     async with asyncio.timeout(5):
-        assert 0.02 < await settling.settled(102.0, look)
+        assert await settling.settled(102.0, look) > 0.02
     assert look() == memory.Memory(121.7, 103.0, 100.0)
 
 
@@ -100,14 +93,10 @@ def _check(
         "Cached": available - free,
     }
     file = tmp_path / "meminfo"
-    file.write_text(
-        "".join(f"{name}: {int(gib * 1024**2)} kB\n" for name, gib in rows.items())
-    )
+    file.write_text("".join(f"{name}: {int(gib * 1024**2)} kB\n" for name, gib in rows.items()))
     monkeypatch.setattr(check, "MEMINFO", file)
     settings = config().model_copy(update={"memory": Memory(want_available_gib=110)})
-    run = check.CHECK.run(
-        Context(config=settings, me="spark-1", moment=moment, estimate_gib=estimate_gib)
-    )
+    run = check.CHECK.run(Context(config=settings, me="spark-1", moment=moment, estimate_gib=estimate_gib))
     return list(run)  # type: ignore[arg-type]
 
 
@@ -141,9 +130,7 @@ def test_memory_before_a_start(
     severity: Severity | None,
 ) -> None:
     found = _check(tmp_path, monkeypatch, available, free, estimate_gib)
-    assert [(one.code, one.severity) for one in found] == (
-        [(code, severity)] if code else []
-    )
+    assert [(one.code, one.severity) for one in found] == ([(code, severity)] if code else [])
     assert all(one.measured and one.wanted and one.fix for one in found)
 
 
@@ -162,9 +149,7 @@ def test_the_estimate_is_known_again_and_belongs_to_its_settings(
     again.read()
     assert again.of(first) == 88.09
     assert again.of(estimate.identity(config(), Variant(context=524288))) is None
-    another = config().model_copy(
-        update={"engine": config().engine.model_copy(update={"context": 4096})}
-    )
+    another = config().model_copy(update={"engine": config().engine.model_copy(update={"context": 4096})})
     assert again.of(estimate.identity(another, Variant())) is None
 
 
@@ -174,9 +159,7 @@ def test_another_program_under_the_same_name_has_another_estimate(
     program = tmp_path / "engine"
     program.write_text("#!/bin/sh\n")
     program.chmod(0o755)
-    engine = config().engine.model_copy(
-        update={"runtime": "process", "command": (str(program),)}
-    )
+    engine = config().engine.model_copy(update={"runtime": "process", "command": (str(program),)})
     settings: Config = config().model_copy(update={"engine": engine})
     before = estimate.identity(settings, Variant())
     program.write_text("#!/bin/sh\nexit 0\n")
@@ -218,9 +201,7 @@ def _checkpoint(tmp_path: Path) -> Path:
     return snapshot
 
 
-def test_only_the_weights_pages_are_given_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_the_weights_pages_are_given_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     snapshot = _checkpoint(tmp_path)
     told: list[str] = []
     advise = os.posix_fadvise
@@ -243,9 +224,7 @@ SWAPS = """Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority
 """
 
 
-def test_swap_and_what_ends_programs_are_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_swap_and_what_ends_programs_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "swaps").write_text(SWAPS)
     for pid, comm in (
         (7, "earlyoom"),

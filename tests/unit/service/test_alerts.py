@@ -6,9 +6,11 @@ import asyncio
 import json
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from glm_spark.config.model import Hook
 from glm_spark.finding import Finding, Severity
 from glm_spark.service.alerts import Alerts, View
@@ -16,9 +18,7 @@ from glm_spark.service.hook import HookRunner, run_once
 
 
 def reason(code: str, severity: Severity = Severity.ERROR) -> Finding:
-    return Finding(
-        code=code, severity=severity, node="spark-2", subject="s", measured="m"
-    )
+    return Finding(code=code, severity=severity, node="spark-2", subject="s", measured="m")
 
 
 def view(
@@ -141,10 +141,7 @@ def test_sparks_that_boot_together_alarm_nobody_for_two_minutes() -> None:
         None,
         "not-ready",
     ]
-    assert (
-        Heard().sees(view("failed", why=reason("engine.settings-differ")))
-        == "not-ready"
-    )
+    assert Heard().sees(view("failed", why=reason("engine.settings-differ"))) == "not-ready"
 
 
 # -- the program -------------------------------------------------------------------------------------------------
@@ -152,9 +149,7 @@ def test_sparks_that_boot_together_alarm_nobody_for_two_minutes() -> None:
 
 def program(tmp_path: Path, body: str) -> str:
     path = tmp_path / "hook"
-    path.write_text(
-        f"#!{sys.executable}\nimport json, os, sys, time\nout = {str(tmp_path)!r}\n{body}"
-    )
+    path.write_text(f"#!{sys.executable}\nimport json, os, sys, time\nout = {str(tmp_path)!r}\n{body}")
     path.chmod(0o755)
     return str(path)
 
@@ -194,15 +189,8 @@ async def test_the_program_gets_the_event_and_nothing_of_the_daemon(
         ("print('x' * 1000000)", None),
     ],
 )
-async def test_how_it_went_is_told(
-    tmp_path: Path, body: str, words: str | None
-) -> None:
-    assert (
-        await run_once(
-            (program(tmp_path, body),), {"event": "e", "pad": "p" * 200_000}, 10, HERE
-        )
-        == words
-    )
+async def test_how_it_went_is_told(tmp_path: Path, body: str, words: str | None) -> None:
+    assert await run_once((program(tmp_path, body),), {"event": "e", "pad": "p" * 200_000}, 10, HERE) == words
 
 
 async def test_a_program_that_hangs_is_killed_with_what_it_started(
@@ -215,16 +203,18 @@ async def test_a_program_that_hangs_is_killed_with_what_it_started(
     said = await run_once((program(tmp_path, body),), {"event": "e"}, 1.0, HERE)
     assert said == "no end within 1 s, so it was killed; it said: working"
     for pid in (tmp_path / "pids").read_text().split():
-        async with asyncio.timeout(5):
-            while _lives(int(pid)):
-                await asyncio.sleep(0.01)
+        await until(lambda pid=int(pid): not _lives(pid))  # type: ignore[misc]
+
+
+async def until(seen: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not seen():
+            await asyncio.sleep(0.01)
 
 
 def _lives(pid: int) -> bool:
     try:
-        return (
-            Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-        )
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
 
@@ -243,17 +233,13 @@ async def test_one_runs_at_a_time_and_the_latest_event_is_next(
     log = tmp_path / "log"
     try:
         runner.tell({"event": "not-ready"})
-        async with asyncio.timeout(10):
-            while not log.exists():
-                await asyncio.sleep(0.01)
-            runner.tell({"event": "degraded"})
-            runner.tell({"event": "cleared"})
-            for lines in (2, None):
-                await asyncio.to_thread((tmp_path / "go").write_text, "go")
-                while lines is not None and len(log.read_text().split()) < lines:
-                    await asyncio.sleep(0.01)
-            while "cleared: exit status 1" not in caplog.text:
-                await asyncio.sleep(0.01)
+        await until(log.exists)
+        runner.tell({"event": "degraded"})
+        runner.tell({"event": "cleared"})
+        await asyncio.to_thread((tmp_path / "go").write_text, "go")
+        await until(lambda: len(log.read_text().split()) == 2)
+        await asyncio.to_thread((tmp_path / "go").write_text, "go")
+        await until(lambda: "cleared: exit status 1" in caplog.text)
     finally:
         task.cancel()
     assert log.read_text().split() == ["not-ready", "cleared"]
@@ -267,8 +253,6 @@ async def test_a_program_that_is_not_there_is_a_warning(
     task = asyncio.create_task(runner.run())
     try:
         runner.tell({"event": "cleared"})
-        async with asyncio.timeout(5):
-            while "cannot be started: No such file or directory" not in caplog.text:
-                await asyncio.sleep(0.01)
+        await until(lambda: "cannot be started: No such file or directory" in caplog.text)
     finally:
         task.cancel()
