@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -10,7 +11,8 @@ from pathlib import Path
 from tests.cluster.conftest import Cluster
 from tests.cluster.observer import Limits, Observer
 
-FRAIL = {"PYTHONPATH": str(Path(__file__).with_name("frail"))}
+_PATH = [str(Path(__file__).with_name("frail")), *filter(None, [os.environ.get("PYTHONPATH")])]
+FRAIL = {"PYTHONPATH": os.pathsep.join(_PATH)}
 RESTART_SECONDS = 0.3  # RestartSec of the unit is 2
 LOOK_SECONDS = 0.05
 

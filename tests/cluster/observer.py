@@ -109,7 +109,7 @@ class Observer:
 
     def _wrong(self, ranks: list[processes.Rank], silent: set[str]) -> Iterator[str]:
         """All that keeps this set from answering a request; the first word says how soon it has to be known."""
-        there = {rank.node for rank in ranks}
+        there = {rank.node for rank in ranks if _leads(rank)}
         for daemon in self.cluster.daemons:
             name = daemon.spark.name
             if name not in there:
@@ -131,9 +131,10 @@ class Observer:
             if len({rank.generation for rank in still}) > 1:
                 told = ", ".join(f"{rank.node}: {rank.generation} (pid {rank.pid})" for rank in still)
                 self.violations.append(f"two generations alive at once: {told}")
-        names = [rank.node for rank in ranks if processes.alive(rank.pid)]
+        names = [rank.node for rank in ranks if _leads(rank)]
         if twice := {name for name in names if names.count(name) > 1}:
-            self.violations.append(f"two ranks on {', '.join(sorted(twice))}: {ranks}")
+            pids = [rank.pid for rank in ranks if rank.node in twice]
+            self.violations.append(f"two ranks on {', '.join(sorted(twice))}: pids {pids}")
 
     def _no_lone_rank(self, ranks: list[processes.Rank], silent: set[str]) -> None:
         """While its own daemon stands still nobody could end it; from then on the clock runs."""
@@ -213,5 +214,9 @@ class Observer:
 OWN_FAULTS = ("the daemon ends on a fault", "Task exception was never", "Exception in callback", "Unhandled exception")
 
 
-def ended(pid: int) -> bool:
-    return not os.path.exists(f"/proc/{pid}") or not processes.alive(pid)
+def _leads(rank: processes.Rank) -> bool:
+    """Whether it is the rank itself: it leads its session. What it left in another session does not."""
+    try:
+        return os.getsid(rank.pid) == rank.pid and processes.alive(rank.pid)
+    except ProcessLookupError:
+        return False
