@@ -78,7 +78,7 @@ def test_a_lost_rank_is_one_incident_from_live_to_live() -> None:
     told = Told()
     told.starts(1)
     told.goes("live")
-    assert len(told.all) == 0
+    assert not listed(told.all)
     tails = {"rank 0 on spark-1": ("serving",), "rank 1 on spark-2": ("step 7", "gone")}
     other = Finding(
         code="fabric.link-down",
