@@ -108,6 +108,9 @@ class Course:
             else:
                 self._set_back(reason, world.now)
         elif len(reports) == len(world.sparks) and all(r.prepared == self.generation for r in reports):
+            if differs := judge.images_differ(world.sparks):
+                self._set_back(differs, world.now)
+                return
             faults = (*(fault for report in reports for fault in report.bad_rails), *(world.proof or ()))
             if faults:
                 self._drop(faults, world)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from glm_spark.cluster.lease import Freshness
 from glm_spark.cluster.world import Spark, World
+from glm_spark.engine.images import differing
+from glm_spark.engine.pull import HOLDING
 from glm_spark.finding import Finding, Severity
 from glm_spark.host.kernel_log import FATAL_CODES
 
@@ -33,6 +35,11 @@ BROKEN = frozenset(
 HUNG = frozenset({"engine.stalled", "engine.step-stuck", "engine.load-silent", "engine.canary-silent"})
 
 
+def images_differ(sparks: Iterable[Spark]) -> Finding | None:
+    """Why Sparks that are prepared may not start together: what they would run is not the same."""
+    return differing({spark.name: spark.report.image_content for spark in sparks if spark.report})
+
+
 def obstacle(world: World) -> Finding | None:
     """Why no start can begin, the nearest cause first."""
     leader = world.sparks[0].name
@@ -43,6 +50,8 @@ def obstacle(world: World) -> Finding | None:
             return note(leader, "cluster.no-report", f"{spark.name} has not said how it is yet")
         if spark.report.leaving:
             return fault(spark.name, "cluster.leaving", "its daemon was asked to stop")
+        if held := next((finding for finding in spark.report.findings if finding.code in HOLDING), None):
+            return held
     if world.obstacles:
         return world.obstacles[0]
     for spark in world.sparks:

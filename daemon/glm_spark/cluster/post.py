@@ -95,6 +95,8 @@ class Post:
         self._started: int | None = None  # the generation whose rank was started; never twice
         self.remarks: tuple[Finding, ...] = ()  # what else is wrong on this Spark
         self.host: tuple[Finding, ...] = ()  # its memory and its kernel's words
+        self.outfit: tuple[Finding, ...] = ()  # what it still fetches
+        self.image = ""  # the content of the image that is prepared, as a digest
         self._given_up: Finding | None = None  # why this Spark ended its rank by itself
         self._barred: Finding | None = None  # why the next start is refused, once
         self.leaving = False
@@ -108,12 +110,13 @@ class Post:
             prepared=self._prepared,
             rank=self._rank.view if self._rank else None,
             reason=self._reason,
-            findings=(*self.remarks, *self.host, *self._findings),
+            findings=(*self.remarks, *self.host, *self.outfit, *self._findings),
             bad_rails=self._bad_rails,
             leaving=self.leaving,
             weights=self.weights,
             silent_seconds=round(self._silent),
             doubt=self._doubt,
+            image_content=self.image,
             broken=self._doubt_since is not None and boottime() - self._doubt_since > HELD_SECONDS,
         )
 
