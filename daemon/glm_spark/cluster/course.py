@@ -22,6 +22,7 @@ from glm_spark.status import LeaderState
 PREPARE_SECONDS = 90.0  # every check has a deadline of its own below this
 RECHECK_SECONDS = 5.0  # a start that preflight refused is tried again after this
 STEADY_SECONDS = 600.0  # live for so long, the next failure counts as the first
+SETTLE_SECONDS = 120.0  # a stopped rank's memory comes back within this (about 30 GiB can linger for a while)
 FAILURES, WINDOW_SECONDS = 6, 3600.0  # more failures within an hour need a person, or a change
 
 
@@ -173,6 +174,11 @@ class Course:
         """Stays so until the owner says otherwise or something changed that a new try could go better by."""
         if world.wanted == "stop":
             self._begin_stop(self._stopped(), world.now, 0.0)
+        elif world.now - self.since < SETTLE_SECONDS and self._evidence is not None:
+            # The ranks that just ended give their memory back for a while: that is no news.
+            self._evidence = self._evidence.with_memory(world.evidence.memory)
+            if self._changed_for_the_better(world, self._evidence):
+                self._enter("waiting", self.reason, world.now)
         elif self._evidence is not None and self._changed_for_the_better(world, self._evidence):
             self._enter("waiting", self.reason, world.now)
 
@@ -256,7 +262,7 @@ class Course:
             return False  # a Spark is away: there is nothing to try with
         if now.boots != then.boots:
             return True
-        if self.reason is None or self.reason.code in judge.TERMINAL:
+        if self.reason is None or self.reason.code in judge.TERMINAL - judge.PLUGGABLE:
             return False
         return now.carriers != then.carriers or any(a > b for a, b in zip(now.memory, then.memory, strict=False))
 

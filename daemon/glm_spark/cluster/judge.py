@@ -23,6 +23,9 @@ TERMINAL = frozenset(
     }
 )
 
+# Hopeless until a person acts, and plugging the cable in again is an act: pulling it can look like a PCIe failure.
+PLUGGABLE = frozenset({"hardware.pcie-fatal"})
+
 # What a rank says when another one is gone.
 CONSEQUENCES = frozenset({"engine.peer-lost", "engine.peer-absent", "engine.peer-late"})
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from glm_spark.cluster.lease import Freshness
@@ -50,6 +50,12 @@ class Evidence:
     boots: tuple[str, ...] = ()
     carriers: tuple[tuple[str, str], ...] = ()  # (Spark, netdev) with a carrier
     memory: tuple[int, ...] = ()
+
+    def with_memory(self, memory: tuple[int, ...]) -> Evidence:
+        """The same evidence with the larger memory of each Spark; of the newer ones where their number changed."""
+        if len(memory) != len(self.memory):
+            return replace(self, memory=memory)
+        return replace(self, memory=tuple(max(pair) for pair in zip(self.memory, memory, strict=True)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -124,6 +124,8 @@ class Harbour:
         self.drained = False
         self.stall: Finding | None = None
         self.configuration = 0
+        self.memory: tuple[int, ...] = (14, 14)
+        self.carriers: tuple[tuple[str, str], ...] = ()
         self.orders: Orders | None = None
 
     def world(self) -> World:
@@ -140,6 +142,8 @@ class Harbour:
             stall=self.stall,
             evidence=Evidence(
                 configuration=self.configuration,
+                memory=self.memory,
+                carriers=self.carriers,
                 boots=tuple(f"{spark.name}-{spark.boot}" for spark in self.sparks if not spark.dead and not spark.cut),
             ),
             drained=self.drained,

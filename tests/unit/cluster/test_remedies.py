@@ -95,6 +95,37 @@ def test_a_reboot_is_worth_one_more_try() -> None:
     assert harbour.course.state == "failed"
 
 
+def test_memory_that_the_ended_ranks_give_back_is_no_new_evidence() -> None:
+    harbour = Harbour()
+    harbour.memory = (1, 1)
+    fail_until_stopped(harbour)
+    for gib in range(2, 15):
+        harbour.memory = (gib, gib)
+        for _ in range(20):
+            harbour.turn()
+    assert harbour.course.state == "failed"
+
+
+def test_memory_freed_later_is_worth_one_more_try() -> None:
+    harbour = Harbour()
+    harbour.memory = (10, 10)
+    fail_until_stopped(harbour)
+    for _ in range(600):
+        harbour.turn()
+    harbour.memory = (14, 10)
+    harbour.until("loading")
+
+
+def test_a_cable_plugged_in_again_is_worth_one_more_try() -> None:
+    harbour = Harbour()
+    fail_until_stopped(harbour)
+    for _ in range(50):
+        harbour.turn()
+    assert harbour.course.state == "failed"
+    harbour.carriers = (("spark-2", "enp1s0f0np0"),)
+    harbour.until("loading")
+
+
 def test_a_changed_configuration_is_tried_also_after_a_hopeless_failure() -> None:
     harbour = Harbour()
     harbour.answer = finding("engine.answer-collapsed")
