@@ -49,7 +49,16 @@ let
     startPre =
       copyKeys
       ++ lib.optional limited "-+${nvidiaSmi} --lock-gpu-clocks=0,${toString cfg.gpu.clockLimitMHz}";
-    stopPost = lib.optional limited "-+${nvidiaSmi} --reset-gpu-clocks";
+    # A daemon that was killed may have left a container: docker's are not below the unit.
+    stopPost = [
+      ("-" + utils.escapeSystemdExecArgs [
+        (lib.getExe cfg.package)
+        "sweep"
+        "--config"
+        "/etc/glm-spark/config.toml"
+      ])
+    ]
+    ++ lib.optional limited "-+${nvidiaSmi} --reset-gpu-clocks";
     reload = copyKeys ++ [ "${pkgs.coreutils}/bin/kill -HUP $MAINPID" ];
     writable = hosts.writable;
   };
