@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import subprocess
+import os
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from tests.sparks.spark import Spark
 
 IMAGE = "localhost/engine"
 PATCHES = "a1897d591f70"
+GLM_SPARK = ROOT / ".venv/bin/glm-spark"
 
 # Every Spark is a machine of its own to podman: its store, its run directory and its view of the control groups. The
 # CDI device "all" is a device every machine has.
@@ -34,7 +35,7 @@ _IMPORT = """set -e
 mkdir -p "$1/usr" "$1/etc" "$1/tmp" "$1/root" "$1/var" "$1/run" "$1/proc" "$1/sys" "$1/dev" "$1/opt"
 for name in bin sbin lib lib64; do [ -e "$1/$name" ] || ln -s usr/$name "$1/$name"; done
 echo root:x:0:0:root:/root:/bin/sh >"$1/etc/passwd"
-tar -C "$1" -c . | podman import --change "LABEL tf.patches=$3" - "$2" >/dev/null
+tar -C "$1" --sort=name --mtime=@0 --owner=0 --group=0 -c . | podman import --change "LABEL tf.patches=$3" - "$2" >/dev/null
 """
 
 _SPECIFICATION = {
@@ -132,5 +133,9 @@ def conmons(spark: Spark) -> list[int]:
     return found
 
 
-def quiet(argv: list[str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(argv, capture_output=True, text=True, check=False)
+def in_container(pid: int) -> bool:
+    """Whether the process sees another process table than this one."""
+    try:
+        return os.readlink(f"/proc/{pid}/ns/pid") != os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return False
