@@ -53,12 +53,12 @@ def main(path: Path, node: str | None) -> int:
         return BAD_CONFIGURATION
     journal.set_up(me, config.log.level)
     cgroup.settle()
-    place = Place(me, directories.state(os.environ), directories.runtime(os.environ))
+    place = Place(me, directories.state(os.environ), directories.runtime(os.environ), path)
     with contextlib.suppress(OSError):  # systemd makes them; without it they are made here, or the first use tells
         place.state.mkdir(mode=0o700, parents=True, exist_ok=True)
         place.runtime.mkdir(mode=0o750, parents=True, exist_ok=True)
     try:
-        return asyncio.run(Service(path, config, place, token).run())
+        return asyncio.run(Service(config, place, token).run())
     except Exception:
         log.critical("the daemon ends on a fault of its own", exc_info=True, extra={"code": "daemon.fault"})
         return BROKEN
@@ -67,8 +67,7 @@ def main(path: Path, node: str | None) -> int:
 class Service:
     """All rooms of one Spark under one task group: a failing task ends the daemon loudly, never silently."""
 
-    def __init__(self, path: Path, config: Config, place: Place, token: bytes) -> None:
-        self._path = path
+    def __init__(self, config: Config, place: Place, token: bytes) -> None:
         self._place = place
         self._stop_asked = asyncio.Event()
         self._hurry = asyncio.Event()
@@ -86,6 +85,7 @@ class Service:
         self.control = Control(config, self.role, token, handler, node=place.me, gate=gate, runtime=place.runtime)
         self.responder = Responder({}, config.control.port, probe_key(token))
         self.station.heard = self.responder.heard
+        self.station.take_over = self._take_over
         self.station.on_inventory.append(lambda _inventory: self._readdress.set())
 
     async def run(self) -> int:
@@ -167,22 +167,25 @@ class Service:
         """Takes over what a changed file may change in a running daemon; a bad file changes nothing."""
         self.pulse.reloading()
         try:
-            new = load(self._path)
+            new = load(self._place.file)
             find_me(new, self._place.me, self._place.me)
         except ConfigFault as fault:
             log.error("the changed configuration is not used: %s", fault, extra={"code": "config.unusable"})
-            self.pulse.reloaded()
-            return
+        else:
+            self._take_over(new)
+        self.pulse.reloaded()
+
+    def _take_over(self, new: Config) -> None:
         changed = changes(self.station.config, new)
         for change in changed.restart:
             log.warning("%s changed: it takes effect when glm-spark is restarted on this Spark", change.key)
-        if not changed.restart:
-            for change in (*changed.live, *changed.next_start):
-                log.info("%s changed: effective %s", change.key, change.effect)
-            self.station.config = new
-            journal.set_up(self._place.me, new.log.level)
-            self.role.reload(new)
-        self.pulse.reloaded()
+        if changed.restart:
+            return
+        for change in (*changed.live, *changed.next_start):
+            log.info("%s changed: effective %s", change.key, change.effect)
+        self.station.config = new
+        journal.set_up(self._place.me, new.log.level)
+        self.role.reload(new)
 
     def _role_name(self) -> str:
         return "leader" if isinstance(self.role, Leading) else "worker"

@@ -27,6 +27,7 @@ from glm_spark.fabric.proving import Partner, prove
 from glm_spark.fabric.verdict import RailProof, said
 from glm_spark.finding import Finding, Severity
 from glm_spark.host import memory
+from glm_spark.service import renewal
 from glm_spark.service.chronicle import Chronicle
 from glm_spark.service.provisions import Supply
 from glm_spark.service.pulse import Pulse
@@ -54,6 +55,8 @@ class Leading:
         self._told: tuple[str, str | None] = ("", None)
         self._told_at = 0.0
         self._stepped_at = time.monotonic()
+        self._restarting = asyncio.Lock()  # one at a time is checked for
+        self._leaving = False
         me = station.self()
         config = station.config
         peers = tuple(self._peer(node) for node in config.node[1:])
@@ -98,6 +101,7 @@ class Leading:
         stop = self._station.config.stop
         spill = self._station.config.engine.spill
         limit = (stop.drain_seconds if drain else 0) + 2 * stop.kill_seconds + (spill.flush_seconds if spill.gib else 0)
+        self._leaving = True
         self.leader.stop()
         try:
             async with asyncio.timeout(limit + 5):
@@ -151,8 +155,32 @@ class Leading:
         return self._chronicle.listed()
 
     async def restart(self) -> Refused | None:
-        self.leader.restart()
-        return None
+        """With the file as it is on disk now. A set that runs goes on when it could not be started again."""
+        async with self._restarting:
+            read = await self._station.on_disk.read()
+            if self._leaving:
+                return Refused((renewal.leaving(self._station.place.me),))
+            if self.leader.course.state in ("loading", "verifying", "live"):
+                against = await self._against_a_restart(read)
+                if self.leader.wanted == "stop":
+                    against = (renewal.overtaken(self._station.place.me),)
+                if against:
+                    for finding in against:
+                        log.warning("restart refused: %s", finding, extra={"code": finding.code})
+                    return Refused(against)
+            if isinstance(read, Config):
+                self._station.take_over(read)
+            else:
+                log.error("the changed configuration is not used: %s", read, extra={"code": read.code})
+            self.leader.restart()
+            return None
+
+    async def _against_a_restart(self, read: Config | Finding) -> tuple[Finding, ...]:
+        if isinstance(read, Finding):
+            return (read,)
+        differ = renewal.differences(renewal.then(self._station.config, read), self.leader.world.sparks)
+        # Beside a running set no check touches its rails, and what its own ranks hold is not in the way.
+        return renewal.errors((*differ, *await self._checks(self.leader.course.links), *self.leader.found().findings))
 
     async def stop(self) -> Refused | None:
         self.leader.stop()
@@ -184,7 +212,7 @@ class Leading:
 
     async def _checks(self, rails: tuple[Link, ...]) -> list[Finding]:
         async with asyncio.TaskGroup() as tasks:
-            own = tasks.create_task(self._station.preflight("check", rails), name="own checks")
+            own = tasks.create_task(self._station.check(rails), name="own checks")
             others = [tasks.create_task(_ask(peer), name=f"checks of {peer.node.name}") for peer in self._peers]
         return [*own.result(), *(finding for other in others for finding in other.result())]
 

@@ -32,6 +32,7 @@ from glm_spark.preflight import runner
 from glm_spark.preflight.checks.memory import driver_wants
 from glm_spark.preflight.context import Context, Moment
 from glm_spark.service import provisions
+from glm_spark.service.on_disk import OnDisk
 from glm_spark.service.outfit import Outfit
 from glm_spark.weights.steward import Steward
 
@@ -53,6 +54,7 @@ class Place:
     me: str
     state: Path
     runtime: Path
+    file: Path  # its configuration
 
 
 class Station:
@@ -62,6 +64,7 @@ class Station:
         self, config: Config, place: Place, token: bytes, runtime: Runtime, on_change: Callable[[], None]
     ) -> None:
         self.config = config
+        self.on_disk = OnDisk(place.file, place.me)
         self.place = place
         self.token = token
         self.instance_id = uuid.uuid4().hex
@@ -73,6 +76,7 @@ class Station:
         self.watcher = Watcher(peers, self._inventory_changed, node=place.me)
         self.on_inventory: list[Callable[[Inventory], None]] = []
         self.estimates = estimate.Estimates(place.state / "estimates.json")
+        self.take_over: Callable[[Config], None] = lambda _config: None  # of a changed file, what can be
         self.peers: Callable[[], Mapping[str, Inventory]] = dict  # the leader knows the others' inventories
         self.exchanges = Exchanges(place.me, lambda: self.config, lambda: self.watcher.inventory)
         self.heard: Callable[[str], bool] = lambda _address: False  # whether a peer's path probe came in of late
@@ -88,7 +92,7 @@ class Station:
         provide = functools.partial(provisions.on_demand, self.steward)
         inventory = lambda: self.watcher.inventory  # noqa: E731
         exchange = self.exchanges.obey
-        return Self(self.opening, self.hello, inventory, memory.read, self.preflight, provide, exchange)
+        return Self(self.opening, self.hello, inventory, memory.read, self.check, provide, exchange)
 
     def opening(self) -> Opening:
         return Opening(
@@ -135,6 +139,12 @@ class Station:
     def _outfit_changed(self) -> None:
         self.post.outfit = self.outfit.findings
         self.post.nudge()
+
+    async def check(self, rails: tuple[Link, ...] = ()) -> tuple[Finding, ...]:
+        """What a person asks for, maybe beside a running set: the checks, and the file as it is on disk now."""
+        read = await self.on_disk.read()
+        found = await self.preflight("check", rails)
+        return (read, *found) if isinstance(read, Finding) else found
 
     async def preflight(
         self, moment: Moment = "check", rails: tuple[Link, ...] = (), variant: Variant | None = None

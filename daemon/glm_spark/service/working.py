@@ -118,7 +118,7 @@ class Working:
         return self._ask_the_leader("weights sync")
 
     async def check(self) -> dict[str, Any]:
-        findings = await self._station.preflight()
+        findings = await self._station.check()
         return {"findings": [finding.model_dump(mode="json") for finding in findings]}
 
     async def plan(self) -> dict[str, Any]:
