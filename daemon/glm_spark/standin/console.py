@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+import os
+
+
+def nccl(text: str) -> str:
+    """A line of NCCL's own log."""
+    return f"{os.uname().nodename}:{os.getpid()}:{os.getpid()} [0] NCCL {text}"
+
 
 def say(text: str) -> None:
     print(f"[tensorfold] {text}", flush=True)

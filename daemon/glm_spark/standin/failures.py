@@ -19,20 +19,55 @@ class DistNetworkError(RuntimeError):
     """The rendezvous store could not be bound, or rank 0 went away."""
 
 
-# A traceback names an exception by module and class: these must read as PyTorch's own.
+class RoceError(RuntimeError):
+    """A round over RDMA failed for good."""
+
+
+class Unusable(Exception):
+    """An RDMA device that cannot be used, in the words of the engine's RoCE set-up."""
+
+
+class RegistrationFailed(Exception):
+    """Memory could not be registered for RDMA."""
+
+
+# A traceback names an exception by module and class: these must read as PyTorch's own, and as a plain RuntimeError.
 OutOfMemoryError.__module__ = "torch"
 DistNetworkError.__module__ = "torch.distributed"
+RoceError.__module__, RoceError.__qualname__ = "builtins", "RuntimeError"
 
 NCCL = "NCCL error 2: unhandled system error (run with NCCL_DEBUG=INFO for details)"
-REG_MR = "NCCL WARN Call to ibv_reg_mr failed with error Cannot allocate memory"
+REG_MR = "WARN Call to ibv_reg_mr failed with error {error}"
 ROCE_SETUP = "RoCE all-gather setup failed on some rank: "
-ROCE_COUNTERS = "[doorbell 12, posted 12, completed 11, last 12]"
-ROCE_WRITE = (
-    "RoCE all-gather failed (sequence 12, peer 1, hca 0): RDMA write to rank 1 failed: "
-    f"transport retry counter exceeded (vendor_err 0x81, wr 12) {ROCE_COUNTERS}"
-)
-ROCE_LATE = f"RoCE all-gather failed (sequence 12, peer 1, hca 0) {ROCE_COUNTERS}"
-OUT_OF_STEP = "rank 1 answered round 11, not 12: the ranks are out of step: restart both"
+
+
+def roce_failed(sequence: int, peer: int, hca: int, what: str = "") -> str:
+    counters = f"[doorbell {sequence}, posted {sequence}, completed {max(sequence - 1, 0)}, last {sequence}]"
+    return f"RoCE all-gather failed (sequence {sequence}, peer {peer}, hca {hca}){what} {counters}"
+
+
+def roce_write(sequence: int, peer: int, hca: int, status: str, vendor: int) -> str:
+    """The path to that rank is broken."""
+    what = f": RDMA write to rank {peer} failed: {status} (vendor_err {vendor:#x}, wr {sequence})"
+    return roce_failed(sequence, peer, hca, what)
+
+
+def roce_late(sequence: int, peer: int, hca: int) -> str:
+    """Nothing came from that rank within TF_ROCE_WAIT_S."""
+    return roce_failed(sequence, peer, hca)
+
+
+def roce_altered(sequence: int, peer: int, hca: int) -> str:
+    return roce_failed(sequence, peer, hca, f": what rank {peer} wrote arrived altered")
+
+
+def out_of_step(peer: int, answered: int, sequence: int) -> str:
+    return f"rank {peer} answered round {answered}, not {sequence}: the ranks are out of step: restart both"
+
+
+ROCE_WRITE = roce_write(12, 1, 0, "transport retry counter exceeded", 0x81)
+ROCE_LATE = roce_late(12, 1, 0)
+OUT_OF_STEP = out_of_step(1, 11, 12)
 
 # kind -> (phase it strikes in, error). The phase is where the real one was seen to fail.
 START_FAILURES: dict[str, tuple[str, RuntimeError]] = {

@@ -59,6 +59,8 @@ class Faults:
     compilers: int = 0  # children that burn CPU while the kernels are built
     build_lock: str = ""  # lock of the kernel build: waited for where it exists, else made and removed
     nccl_fallback: bool = False  # NCCL reports TCP sockets whatever was asked
+    environment: Mapping[str, str] = field(default_factory=dict)  # over the rank's own, for its network alone
+    roce_timeout_s: float = 4.0  # a write on a dead path fails about then
     deaf: bool = False  # SIGTERM is ignored
     grandchild: bool = False  # leaves a process in a session of its own
     # Serving

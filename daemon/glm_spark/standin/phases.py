@@ -8,10 +8,11 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from glm_spark.standin.children import end_compilers, leave_grandchild, start_compiler
-from glm_spark.standin.console import BANNER, EXPERIMENTAL, say
+from glm_spark.standin.console import BANNER, EXPERIMENTAL, nccl, say
 from glm_spark.standin.failures import (
     NCCL,
     REG_MR,
@@ -23,6 +24,7 @@ from glm_spark.standin.failures import (
     window_refusal,
 )
 from glm_spark.standin.faults import Faults, FaultSource
+from glm_spark.standin.mesh import Mesh, join, open_devices
 from glm_spark.standin.options import NATIVE_CONTEXT, ServeOptions
 from glm_spark.standin.rendezvous import Hub, Spoke, for_ever
 from glm_spark.standin.ring import Member
@@ -46,12 +48,18 @@ class Start:
     began: float = field(default_factory=time.monotonic)
     member: Member | None = None
     transport: Transport | None = None
+    mesh: Mesh | None = None
     window: int = NATIVE_CONTEXT  # tokens that fit on every rank
     ballast: list[bytearray] = field(default_factory=list)
 
     @property
     def context(self) -> int:
         return self.faults.now().served_context or self.options.context or self.window
+
+    @property
+    def network_environment(self) -> Mapping[str, str]:
+        """The rank's environment with what a test forces on its network."""
+        return {**self.environment, **self.faults.now().environment}
 
     @property
     def seconds(self) -> float:
@@ -76,7 +84,7 @@ async def rendezvous(start: Start) -> None:
     ring: tuple[str, int] = ("", 0)
     if isinstance(store, Spoke):
         address = (await store.connect(script.rendezvous_limit_s)).local_address
-    start.transport = choose(start.environment, address, script.nccl_fallback)
+    start.transport = choose(start.network_environment, address, script.nccl_fallback)
     if isinstance(store, Spoke):
         start.member = Member(store, start.faults)
         ring = await start.member.listen(start.transport.address)
@@ -95,16 +103,36 @@ async def rendezvous(start: Start) -> None:
 
 
 async def transport(start: Start) -> None:
+    """NCCL and the all-gathers over RoCE: devices opened, every rail used once. Raises RuntimeError."""
     assert start.transport
-    for line in nccl_lines(start.transport, start.options.rank, start.environment):
+    asked, environment, options = start.transport, start.network_environment, start.options
+    found = open_devices((*asked.devices, *asked.gather_devices), environment.get("NCCL_IB_GID_INDEX"))
+    # NCCL leaves out what it cannot use, without a word.
+    start.transport = replace(asked, devices=tuple(name for name in asked.devices if name in found.devices))
+    for line in nccl_lines(start.transport, options.rank, environment):
         print(line, flush=True)
     try:
         await everyone(start, "transport")
+        if options.tp > 1:
+            limits = (start.faults.now().roce_timeout_s, float(environment.get("TF_ROCE_WAIT_S", "300")))
+            start.mesh = await join((options.rank, options.tp), start.transport, found, limits, sharing(start))
     except DistNetworkError:
         await for_ever()  # a collective: a rank in it does not notice that rank 0 is gone
-    line = roce_line(start.transport, start.environment)
-    if line and start.options.rank == 0:
+    if start.member:
+        start.member.mesh = start.mesh
+    line = roce_line(start.transport)
+    if line and options.rank == 0:
         say(line)
+
+
+def sharing(start: Start) -> Callable[[str, Any], Awaitable[Mapping[int, Any]]]:
+    """Tells all ranks a value and waits for theirs."""
+
+    async def share(place: str, value: Any) -> Mapping[int, Any]:
+        await everyone(start, place, value=value)
+        return start.store.told(place)
+
+    return share
 
 
 async def admission(start: Start) -> None:
@@ -263,7 +291,7 @@ async def strike(phase: str, script: Faults, start: Start) -> None:
     where, error = START_FAILURES[script.fail_with]
     if where == phase and fails_now(script, start):
         if str(error) == NCCL:
-            print(f"{os.uname().nodename}:{os.getpid()}:{os.getpid()} [0] {REG_MR}", flush=True)
+            print(nccl(REG_MR.format(error="Cannot allocate memory")), flush=True)
         raise OutOfMemoryError(*error.args) if isinstance(error, OutOfMemoryError) else RuntimeError(*error.args)
 
 
@@ -287,9 +315,11 @@ def fails_now(script: Faults, start: Start) -> bool:
     return starts < script.fail_starts
 
 
-async def everyone(start: Start, place: str, line_s: float = 0.0, line: Callable[[float], None] | None = None) -> None:
-    """Waits until all ranks have come to `place`, calling `line` with the seconds every `line_s`."""
-    start.store.arrive(place)
+async def everyone(
+    start: Start, place: str, line_s: float = 0.0, line: Callable[[float], None] | None = None, value: Any = None
+) -> None:
+    """Waits until all ranks have come to `place` with their values, calling `line` with the seconds every `line_s`."""
+    start.store.arrive(place, value)
     began = time.monotonic()
     lines = 1
     while start.store.absent(place):

@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping
 
 from glm_spark.standin.console import say
-from glm_spark.standin.failures import leave
+from glm_spark.standin.failures import RoceError, leave
 from glm_spark.standin.faults import FaultSource
 from glm_spark.standin.options import ServeOptions
 from glm_spark.standin.phases import Start, run_phases
@@ -44,7 +44,7 @@ async def live(options: ServeOptions, faults: FaultSource, environment: Mapping[
 async def serve(start: Start, hub: Hub, tasks: asyncio.TaskGroup) -> None:
     """Serves HTTP until a signal. Raises OSError when the port is taken, Stopped at the end."""
     options, faults = start.options, start.faults
-    head = Head(hub, faults)
+    head = Head(hub, faults, start.mesh)
     slots = faults.now().slots or options.slots
     scheduler = Scheduler(head, faults, slots, start.context, start.environment)
     web = Web(options, scheduler, faults)
@@ -73,7 +73,7 @@ async def flush(head: Head, faults: FaultSource, limit_s: float) -> None:
         async with asyncio.timeout(limit_s):
             await head.round([FLUSH_PIECE], more=False)
             await asyncio.sleep(faults.now().flush_s)
-    except TimeoutError:
+    except (TimeoutError, RoceError):
         how = "not finished"
     say(f"spill: shutdown flush {how} in {time.monotonic() - began:.1f}s")
 

@@ -13,7 +13,7 @@ import json
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, Protocol
 
@@ -27,7 +27,8 @@ class Store(Protocol):
     """What the start-up phases need of either side. `hello` and the world's hellos are plain JSON tables."""
 
     async def join(self, hello: dict[str, Any], limit_s: float) -> list[dict[str, Any]]: ...
-    def arrive(self, place: str) -> None: ...
+    def arrive(self, place: str, value: Any = None) -> None: ...
+    def told(self, place: str) -> Mapping[int, Any]: ...
     def absent(self, place: str) -> list[int]: ...
     async def changed(self) -> None: ...
 
@@ -65,7 +66,7 @@ class Hub:
         self.lost: dict[int, float] = {}  # rank -> monotonic second its connection ended
         self.returned: dict[int, float] = {}  # rank -> monotonic second it knocked again, never to pair
         self.on_pads: Callable[[bytes], None] = lambda pads: None
-        self._arrived: dict[str, set[int]] = {}
+        self._arrived: dict[str, dict[int, Any]] = {}
         self._news = asyncio.Event()
         self._server: asyncio.Server | None = None
 
@@ -87,10 +88,14 @@ class Hub:
         self._tell({"t": "world", "hellos": world})
         return world
 
-    def arrive(self, place: str, rank: int = 0) -> None:
-        self._arrived.setdefault(place, set()).add(rank)
-        self._tell({"t": "at", "place": place, "rank": rank})
+    def arrive(self, place: str, value: Any = None, rank: int = 0) -> None:
+        """This rank, or the one given, is at `place` and tells all ranks `value` there."""
+        self._arrived.setdefault(place, {})[rank] = value
+        self._tell({"t": "at", "place": place, "rank": rank, "value": value})
         self._news.set()
+
+    def told(self, place: str) -> Mapping[int, Any]:
+        return self._arrived.get(place, {})
 
     def absent(self, place: str) -> list[int]:
         return [rank for rank in range(self.tp) if rank not in self._arrived.get(place, ())]
@@ -131,7 +136,8 @@ class Hub:
                 if kind == PADS:
                     self.on_pads(payload)
                 elif kind == JSON:
-                    self.arrive(str(json.loads(payload)["place"]), rank)
+                    message = json.loads(payload)
+                    self.arrive(str(message["place"]), message.get("value"), rank)
         finally:
             self._forget(rank)
 
@@ -152,7 +158,7 @@ class Spoke:
         self.master = master
         self.port = port
         self.link: Link | None = None
-        self._arrived: dict[str, set[int]] = {}
+        self._arrived: dict[str, dict[int, Any]] = {}
 
     async def connect(self, limit_s: float) -> Link:
         """Retries until rank 0 listens. Raises DistNetworkError after `limit_s`."""
@@ -182,9 +188,12 @@ class Spoke:
                 hellos: list[dict[str, Any]] = message["hellos"]
                 return hellos
 
-    def arrive(self, place: str) -> None:
+    def arrive(self, place: str, value: Any = None) -> None:
         assert self.link is not None
-        self.link.send_json({"place": place})
+        self.link.send_json({"place": place, "value": value})
+
+    def told(self, place: str) -> Mapping[int, Any]:
+        return self._arrived.get(place, {})
 
     def absent(self, place: str) -> list[int]:
         return [rank for rank in range(self.tp) if rank not in self._arrived.get(place, ())]
@@ -197,4 +206,4 @@ class Spoke:
         except Lost:
             store_lost()
         if message.get("t") == "at":
-            self._arrived.setdefault(message["place"], set()).add(message["rank"])
+            self._arrived.setdefault(message["place"], {})[message["rank"]] = message["value"]

@@ -18,6 +18,7 @@ from typing import Any
 from glm_spark.standin.failures import leave, store_lost
 from glm_spark.standin.faults import FaultSource
 from glm_spark.standin.link import PADS, STEP, Link, Lost
+from glm_spark.standin.mesh import Mesh
 from glm_spark.standin.rendezvous import Hub, Spoke, for_ever
 
 ROUND = struct.Struct("!IBH")  # sequence, 1 when streams go on after it, number of streams
@@ -52,12 +53,18 @@ async def take_part(faults: FaultSource, sequence: int) -> None:
         await asyncio.sleep(HANG_LOOK_S)
 
 
+def is_small(pieces: Sequence[Piece]) -> bool:
+    """Whether a round's collectives are small enough for RoCE; one with a new prompt in it is NCCL's, without limit."""
+    return all(position for _, position, _ in pieces)
+
+
 class Head:
     """Rank 0's end of the ring."""
 
-    def __init__(self, hub: Hub, faults: FaultSource) -> None:
+    def __init__(self, hub: Hub, faults: FaultSource, mesh: Mesh | None = None) -> None:
         self._hub = hub
         self._faults = faults
+        self._mesh = mesh
         self._sequence = 0
         self._open: asyncio.Future[bytes] | None = None
         self._secret = Secret(faults.now().secret) if hub.tp == 1 else None
@@ -68,7 +75,10 @@ class Head:
         return self._sequence
 
     async def round(self, pieces: Sequence[Piece], more: bool) -> bytes:
-        """One byte for each token wanted, from the last rank. Waits for ever where a rank takes no part."""
+        """One byte for each token wanted, from the last rank. Waits for ever where a rank takes no part.
+
+        Raises RoceError when the ranks' messages over RDMA fail.
+        """
         self._sequence += 1
         await take_part(self._faults, self._sequence)
         if self._secret:
@@ -76,6 +86,8 @@ class Head:
         self._open = asyncio.get_running_loop().create_future()
         payload = ROUND.pack(self._sequence, more, len(pieces)) + b"".join(STREAM.pack(*one) for one in pieces)
         self._hub.links[1].send(STEP, payload)
+        if self._mesh:
+            await self._mesh.gather(self._sequence, is_small(pieces))
         return await self._open
 
     def _close(self, payload: bytes) -> None:
@@ -94,6 +106,7 @@ class Member:
         self._secret = Secret(faults.now().secret)
         self._inbound: asyncio.Future[Link] = asyncio.get_running_loop().create_future()
         self._outbound: Link | None = None
+        self.mesh: Mesh | None = None
         self._server: asyncio.Server | None = None
         self._in_round = False
 
@@ -131,7 +144,10 @@ class Member:
         await self._inbound
 
     async def follow(self) -> None:
-        """Takes part in rounds for the life of the set. Raises when rank 0 is gone while this rank is idle."""
+        """Takes part in rounds for the life of the set.
+
+        Raises when rank 0 is gone while this rank is idle, and RoceError.
+        """
         inbound = await self._inbound
         async with asyncio.TaskGroup() as tasks:
             if inbound is not self._spoke.link:
@@ -152,11 +168,13 @@ class Member:
         self._in_round = True
         await take_part(self._faults, sequence)
         assert self._outbound is not None
-        if self._last:
-            pieces = [STREAM.unpack_from(payload, ROUND.size + i * STREAM.size) for i in range(count)]
-            self._outbound.send(PADS, ANSWER.pack(sequence) + self._secret.pads(pieces))
-        else:
+        pieces = [STREAM.unpack_from(payload, ROUND.size + i * STREAM.size) for i in range(count)]
+        if not self._last:
             self._outbound.send(STEP, payload)
+        if self.mesh:
+            await self.mesh.gather(sequence, is_small(pieces))
+        if self._last:
+            self._outbound.send(PADS, ANSWER.pack(sequence) + self._secret.pads(pieces))
         self._in_round = bool(more)
 
     async def _watch_store(self) -> None:

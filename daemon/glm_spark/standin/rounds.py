@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from glm_spark.standin.console import say
-from glm_spark.standin.failures import LATCHED
+from glm_spark.standin.failures import LATCHED, RoceError
 from glm_spark.standin.faults import Faults, FaultSource
-from glm_spark.standin.ring import Head
+from glm_spark.standin.ring import Head, is_small
 from glm_spark.standin.wording import word
 
 SHORTEST_STEP_S = 0.005
@@ -99,7 +99,7 @@ class Scheduler:
     def submit(self, request: Request) -> None:
         """Queues it. Raises Broken or Full."""
         if self._faults.now().broken:
-            self._latch(self._faults.now().broken)
+            self._latch(LATCHED[self._faults.now().broken])
         if self._broken:
             raise Broken(self._broken)
         if self._most_waiting and len(self.waiting) >= self._most_waiting:
@@ -126,7 +126,7 @@ class Scheduler:
     async def _step(self) -> None:
         script = self._faults.now()
         if script.broken:
-            self._latch(script.broken)
+            self._latch(LATCHED[script.broken])
             return
         began = self._step_began = time.monotonic()
         tokens, length_s = step_shape(script.token_rate)
@@ -134,14 +134,16 @@ class Scheduler:
         pieces = [(one.seed, one.position, min(tokens, max(one.length - one.position, 1))) for one in ready]
         if pieces:
             more = any(one.position + tokens < one.length for one in ready)
-            # A round with a new prompt in it is a large collective, NCCL's, which has no limit; the small ones
-            # of decoding go over RoCE where that is on, and end after TF_ROCE_WAIT_S.
-            limit = self._roce_wait_s if all(one.position for one in ready) else None
+            # The small collectives of decoding go over RoCE where that is on, and end after TF_ROCE_WAIT_S.
+            limit = self._roce_wait_s if is_small(pieces) else None
             try:
                 async with asyncio.timeout(limit):
                     pads = await self._head.round(pieces, more)
             except TimeoutError:
-                self._latch("roce-late")
+                self._latch(LATCHED["roce-late"])
+                return
+            except RoceError as error:
+                self._latch(f"request error: RuntimeError: {error}")
                 return
             self._deliver(ready, pieces, pads, script)
         else:
@@ -187,9 +189,9 @@ class Scheduler:
         self.counters.latencies.append(request.ended - request.arrived)
         request.done.set_result(why)
 
-    def _latch(self, kind: str) -> None:
+    def _latch(self, text: str) -> None:
         if not self._broken:
-            self._broken = LATCHED[kind]
+            self._broken = text
             say(self._broken)
         for request in (*self.running, *self.waiting):
             if not request.done.done():

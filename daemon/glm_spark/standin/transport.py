@@ -1,18 +1,19 @@
 """Which way the ranks' traffic goes, as NCCL and the engine report it.
 
-The seam for real RDMA: `choose` decides, `nccl_lines` and `roce_line` say it. Today the ranks talk over TCP
-whatever is said here.
+`choose` decides what the environment asks for, `nccl_lines` and `roce_line` say what came of it. Devices that are asked
+for are used (`mesh`); what a round carries of a reply goes over TCP all the same.
 """
 
 from __future__ import annotations
 
 import array
 import fcntl
-import os
 import socket
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
+
+from glm_spark.standin.console import nccl
 
 SIOCGIFADDR = 0x8915
 
@@ -21,9 +22,15 @@ SIOCGIFADDR = 0x8915
 class Transport:
     netdev: str
     address: str  # IPv4 of netdev: what the ranks' own sockets bind to
-    devices: tuple[str, ...]  # RDMA devices in use; empty = NCCL fell back to TCP
+    devices: tuple[str, ...]  # RDMA devices of NCCL; empty = it takes TCP
     gathers_over_roce: bool
+    gather_devices: tuple[str, ...]  # RDMA devices of the engine's own small all-gathers
     most_kib: int
+
+    @property
+    def rails(self) -> tuple[str, ...]:
+        """The devices that the ranks' messages go over, in the order that pairs them with the peers'."""
+        return self.gather_devices if self.gathers_over_roce else self.devices
 
 
 def address_of(netdev: str) -> str:
@@ -65,16 +72,22 @@ def names_in(listed: str) -> tuple[str, ...]:
 
 
 def choose(environment: Mapping[str, str], fallback_address: str, fallback: bool = False) -> Transport:
-    """What this rank's environment asks for. `fallback` = NCCL gives up on RDMA, as with a wrong device name."""
+    """What this rank's environment asks for. `fallback` = NCCL gives up on RDMA, as with a wrong device name.
+
+    TF_ROCE_HCA is for the engine's own all-gathers; without it they use NCCL's devices.
+    """
     netdev, address = netdev_for(environment.get("NCCL_SOCKET_IFNAME", ""), fallback_address)
-    listed = names_in(environment.get("NCCL_IB_HCA", ""))
-    verbs = environment.get("NCCL_IB_DISABLE", "0") != "1" and not fallback
+    own = names_in(environment.get("TF_ROCE_HCA", ""))
+    listed = names_in(environment.get("NCCL_IB_HCA", "")) or own
+    if environment.get("NCCL_IB_DISABLE", "0") == "1":
+        own = listed = ()
     over_roce = environment.get("TF_GLM_COMM", "nccl") == "roce"
     return Transport(
         netdev=netdev,
         address=address,
-        devices=listed if verbs else (),
+        devices=() if fallback else listed,
         gathers_over_roce=over_roce,
+        gather_devices=(own or listed) if over_roce else (),
         most_kib=int(environment.get("TF_ROCE_MAX_KB", "512")),
     )
 
@@ -83,7 +96,7 @@ def nccl_lines(transport: Transport, rank: int, environment: Mapping[str, str]) 
     """NCCL's INFO lines about its network, empty unless NCCL_DEBUG asks for them."""
     if environment.get("NCCL_DEBUG", "").upper() not in ("INFO", "TRACE"):
         return []
-    head = f"{socket.gethostname()}:{os.getpid()}:{os.getpid()} [0] NCCL INFO"
+    head = nccl("INFO")
     oob = f"{transport.netdev}:{transport.address}<0>"
     if transport.devices:
         used = " ".join(f"[{index}]{name}:1/RoCE" for index, name in enumerate(transport.devices))
@@ -93,11 +106,11 @@ def nccl_lines(transport: Transport, rank: int, environment: Mapping[str, str]) 
     return [f"{head} Bootstrap: Using {oob}", *network, f"{head} comm 0x55d0c0de rank {rank} Init COMPLETE"]
 
 
-def roce_line(transport: Transport, environment: Mapping[str, str]) -> str:
+def roce_line(transport: Transport) -> str:
     """Rank 0's line about small all-gathers over RoCE, "" when NCCL carries them all."""
     if not transport.gathers_over_roce:
         return ""
-    devices = names_in(environment.get("TF_ROCE_HCA", "")) or transport.devices or ("rocep1s0f0",)
+    devices = transport.gather_devices or ("rocep1s0f0",)  # none given: the engine finds one by itself
     return (
         f"all-gathers up to {transport.most_kib} KiB over RoCE ({', '.join(devices)}; "
         "b12x's RoCEnante transport), larger ones over NCCL"

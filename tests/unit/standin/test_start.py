@@ -85,14 +85,21 @@ async def test_a_busy_port_is_an_error_and_for_http_only_after_the_load(engine: 
     assert ("EADDRINUSE" in ranks[0].text) == (busy == "master_port")
 
 
-@pytest.mark.parametrize(
-    ("disable", "line"), [("1", "NET/Socket : Using [0]lo:"), ("0", "NET/IB : Using [0]mlx:1/RoCE")]
-)
-async def test_nccl_says_which_way_it_goes(engine: Set, disable: str, line: str) -> None:
-    environment = {"NCCL_DEBUG": "INFO", "NCCL_IB_DISABLE": disable, "NCCL_IB_HCA": "mlx"}
+@pytest.mark.parametrize("disable", ["1", "0"])
+async def test_nccl_takes_sockets_where_rdma_is_off_or_no_device_has_that_name(engine: Set, disable: str) -> None:
+    environment = {"NCCL_DEBUG": "INFO", "NCCL_IB_DISABLE": disable, "NCCL_IB_HCA": "nothere"}
     ranks = await engine.live(2, NCCL_SOCKET_IFNAME="lo", **environment)
     for rank in ranks:
-        assert line in await rank.says("NCCL INFO NET/")
+        assert "NET/Socket : Using [0]lo:" in await rank.says("NCCL INFO NET/")
+
+
+async def test_a_device_that_is_missing_on_one_rank_ends_all_where_roce_carries_the_gathers(engine: Set) -> None:
+    engine.faults(ranks={"1": {"environment": {"NCCL_IB_HCA": "nothere"}}, "0": {"environment": {"NCCL_IB_HCA": ""}}})
+    for rank in await engine.begin(2, TF_GLM_COMM="roce"):
+        assert await rank.ends() == 1
+        assert rank.lines[-1] == (
+            "RuntimeError: RoCE all-gather setup failed on some rank: RDMA device nothere not found"
+        )
 
 
 async def test_an_unknown_netdev_is_an_nccl_error(engine: Set) -> None:
