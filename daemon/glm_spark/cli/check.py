@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def main(arguments: argparse.Namespace) -> int:
     try:
-        found, whose = _of_all(arguments) if arguments.cluster else _of_this_one(arguments)
+        body, whose = _of_all(arguments) if arguments.cluster else _of_this_one(arguments)
     except ConfigFault as fault:
         if arguments.json:
             print(json.dumps({"file": str(arguments.config), "faults": list(fault.faults)}))
@@ -30,19 +30,35 @@ def main(arguments: argparse.Namespace) -> int:
             print(json.dumps({"error": str(fault)}))
         complain(str(fault))
         return exits.UNKNOWN
+    found = findings_in(body)
     if arguments.json:
-        print(json.dumps({"findings": [finding.model_dump(mode="json") for finding in found]}))
+        print(json.dumps(body))
     else:
+        _draw(body)
         if found:
             show(tell.findings(found))
         print(tell.summary(found, whose))
     return exits.of(found)
 
 
-def _of_all(arguments: argparse.Namespace) -> tuple[list[Finding], str]:
+def _of_all(arguments: argparse.Namespace) -> tuple[dict[str, Any], str]:
     with working("checking every Spark", arguments):
         body = ask(socket_path(arguments.socket), "GET", "/v1/check", LONG_SECONDS).body
-    return findings_in(body), "the set"
+    return body if isinstance(body, dict) else {"findings": body}, "the set"
+
+
+def _draw(body: dict[str, Any]) -> None:
+    """The cable, where the answer has one."""
+    if not body.get("links"):
+        return
+    from glm_spark.cli.cable import drawing
+    from glm_spark.fabric.verdict import RailProof
+    from glm_spark.status import LinkStatus
+
+    links = tuple(LinkStatus.model_validate_json(json.dumps(link)) for link in body["links"])
+    proofs = [RailProof.model_validate_json(json.dumps(proof)) for proof in body.get("proofs", [])]
+    show(drawing(links, {proof.rail: proof for proof in proofs}))
+    print()
 
 
 def findings_in(body: Any) -> list[Finding]:
@@ -51,12 +67,13 @@ def findings_in(body: Any) -> list[Finding]:
     return [Finding.model_validate(item) for item in listed]
 
 
-def _of_this_one(arguments: argparse.Namespace) -> tuple[list[Finding], str]:
+def _of_this_one(arguments: argparse.Namespace) -> tuple[dict[str, Any], str]:
     from glm_spark.cli.here import entry
 
     config, me = entry(arguments)
     with working(f"checking {me}", arguments):
-        return list(asyncio.run(_checked(config, me))), me
+        found = asyncio.run(_checked(config, me))
+    return {"findings": [finding.model_dump(mode="json") for finding in found]}, me
 
 
 async def _checked(config: Config, me: str) -> tuple[Finding, ...]:
@@ -65,5 +82,6 @@ async def _checked(config: Config, me: str) -> tuple[Finding, ...]:
     from glm_spark.preflight.context import Context
 
     here = await look(config, me)
-    found = await runner.run(Context(config=config, me=me, inventory=here.inventory, reader=here.findings))
+    context = Context(config=config, me=me, inventory=here.inventory, reader=here.findings, alone=True)
+    found = await runner.run(context)
     return tuple(dict.fromkeys((*here.findings, *found)))

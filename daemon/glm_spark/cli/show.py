@@ -187,7 +187,7 @@ def _rails(count: int) -> str:
 
 
 def _carrier(link: LinkStatus) -> str:
-    return "RoCE" if link.rails and all(rail.a.device and rail.b.device for rail in link.rails) else "TCP"
+    return "RoCE" if any(rail.a.device and rail.b.device for rail in link.rails) else "TCP"
 
 
 def _ends(rail: RailStatus) -> str:

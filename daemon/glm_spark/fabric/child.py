@@ -1,9 +1,13 @@
-"""`python -m glm_spark.fabric.child once|watch PEER...`: reads links and devices where a stuck call can be killed.
+"""`python -m glm_spark.fabric.child MODE ...`: reads links and devices where a stuck call can be killed.
 
     once PEER...    prints {"ask": null, "inventory": {...}} and ends
     watch PEER...   prints such a line at the start and after every change; a line {"ask": 7} on standard input is
                     answered by a fresh one with "ask": 7, so that silence and being stuck can be told apart;
                     ends with standard input, or with the thread that started it
+    filters         prints {"told": ...} with the packet filters, as `glm_spark.fabric.filters` reads them
+    register DEVICE...  prints {"told": ...} with a memory registration on each, as `glm_spark.fabric.registration` does
+
+The last two print {"refused": TEXT, "errno": NUMBER} where the kernel refuses.
 
 An inventory has the shape of `glm_spark.fabric.inventory.Inventory`; what could not be read is among its findings.
 """
@@ -27,6 +31,7 @@ _POLL = 2.0  # GID tables and port states change without a netlink message,
 _POLL_AFTER = 0.5  # and some time after one: a port was seen ACTIVE half a second after its carrier went
 _AFTER = 3.0
 _PR_SET_PDEATHSIG = 1
+_USAGE = "once PEER... | watch PEER... | filters | register DEVICE..."
 
 
 def _light_pyroute2() -> None:
@@ -123,14 +128,33 @@ def watch(peers: list[str]) -> None:
         last = fresh
 
 
+def _answer(mode: str, devices: list[str]) -> None:
+    try:
+        if mode == "filters":
+            from glm_spark.fabric import filters
+
+            told: dict[str, Any] = {"told": filters.read()}
+        else:
+            from glm_spark.fabric import registration
+
+            told = {"told": registration.register(devices)}
+    except OSError as error:
+        told = {"refused": error.strerror or str(error), "errno": error.errno}
+    sys.stdout.write(json.dumps(told, separators=(",", ":")) + "\n")
+    sys.stdout.flush()
+
+
 def main(arguments: list[str]) -> int:
-    if not arguments or arguments[0] not in ("once", "watch"):
-        print("usage: python -m glm_spark.fabric.child once|watch PEER...", file=sys.stderr)
+    if not arguments or arguments[0] not in ("once", "watch", "filters", "register"):
+        print(f"usage: python -m glm_spark.fabric.child {_USAGE}", file=sys.stderr)
         return 2
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
     mode, *peers = arguments
+    if mode in ("filters", "register"):
+        _answer(mode, peers)
+        return 0
     for peer in peers:
         socket.inet_aton(peer)
     _light_pyroute2()

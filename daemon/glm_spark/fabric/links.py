@@ -17,7 +17,7 @@ from glm_spark.fabric.dial import Dial, dial
 from glm_spark.fabric.ends import End, addresses_twice, end_fault, ends_of, gid_of
 from glm_spark.fabric.inventory import Inventory
 from glm_spark.fabric.selection import fabric_netdevs, rail_key
-from glm_spark.fabric.told import link_status, missing_edge, unused_netdevs
+from glm_spark.fabric.told import firmware_differs, link_status, mirrored, missing_edge, unused_netdevs
 from glm_spark.finding import Finding, Severity
 
 __all__ = [
@@ -77,6 +77,8 @@ def find(config: Config, inventories: Mapping[str, Inventory]) -> Found:
             links.append(Link(a=a, b=b, rails=tuple((one.address, other.address) for one, other in pairs)))
         elif not any(finding.severity is Severity.ERROR for finding in told) and not shared and not twice:
             findings.append(missing_edge(config, a, inventories[a], b, inventories[b]))
+    findings.extend(mirrored(config, inventories, tuple(links)))
+    findings.extend(firmware_differs(config, inventories))
     for name in known:
         findings.extend(unused_netdevs(config, name, inventories[name], tuple(links)))
     return Found(tuple(links), tuple(dict.fromkeys(findings)))
@@ -145,9 +147,11 @@ def _shared_finding(network: ipaddress.IPv4Network, ends: Mapping[str, list[End]
         severity=Severity.ERROR,
         node=next(iter(ends)),
         subject=f"subnet {network}",
-        measured="on the cables of three Sparks: " + ", ".join(where),
-        wanted="one subnet a cable",
-        fix="Give each of the three cables a subnet of its own, for instance 192.168.101.0/24, .102 and .103.",
+        measured="all three Sparks have addresses in it, as on a switch: " + ", ".join(where),
+        wanted="a cable between every two Sparks, each with a subnet of its own (three Sparks run as a triangle)",
+        fix="Cable port 0 of each Spark to port 1 of the next and give each of the three cables a subnet of its own, "
+        "for instance 192.168.101.0/24, 192.168.102.0/24 and 192.168.103.0/24. A switch is not used: which netdev "
+        "faces which Spark cannot be told on it.",
     )
 
 

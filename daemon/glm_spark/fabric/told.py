@@ -53,6 +53,69 @@ def _mend(config: Config, a: str, of_a: Inventory, b: str, of_b: Inventory) -> s
     return f"Give the cable's netdevs on {a} and {b} fixed IPv4 addresses in one subnet."
 
 
+def mirrored(config: Config, inventories: Mapping[str, Inventory], links: tuple[Link, ...]) -> list[Finding]:
+    """A triangle cabled another way than port 0 of each Spark to port 1 of the next one in rank order.
+
+    That is the recipe's (MiaAI v1.10, three Sparks), the only one it was measured with.
+    """
+    if config.size != 3 or len(links) != 3:
+        return []
+    ports = {(name, other): port for link in links for name, other, port in _port_pairs(inventories, link)}
+    ring = [node.name for node in config.node]
+    nexts = [(ring[rank], ring[(rank + 1) % 3]) for rank in range(3)]
+    if "" in ports.values() or all((ports[one], ports[one[::-1]]) == ("0", "1") for one in nexts):
+        return []
+    wrong_way = all((ports[one], ports[one[::-1]]) == ("1", "0") for one in nexts)
+    told = ", ".join(f"{a} port {ports[(a, b)]} to {b} port {ports[(b, a)]}" for a, b in nexts)
+    mend = (
+        f"Swap the [[node]] entries of {ring[1]} and {ring[2]} in the file on all Sparks, or turn the cables round."
+        if wrong_way
+        else "Move the plugs so."
+    )
+    return [
+        Finding(
+            code="fabric.triangle-mirrored",
+            severity=Severity.NOTE,
+            node=ring[0],
+            subject="triangle of cables",
+            measured=("mirrored: " if wrong_way else "") + told,
+            wanted="port 0 of each Spark to port 1 of the next in rank order, as the recipe was measured",
+            fix=mend,
+        )
+    ]
+
+
+def _port_pairs(inventories: Mapping[str, Inventory], link: Link) -> list[tuple[str, str, str]]:
+    """(Spark, other Spark, its port) for both ends of a link; the port is "" where nothing tells."""
+    pairs = []
+    for index, (name, other) in enumerate(((link.a, link.b), (link.b, link.a))):
+        netdev = inventories[name].netdev_with(link.rails[0][index])
+        pairs.append((name, other, port_of(netdev) if netdev else ""))
+    return pairs
+
+
+def firmware_differs(config: Config, inventories: Mapping[str, Inventory]) -> list[Finding]:
+    """A note when the adapters of the cable have not the same firmware on all Sparks, or on one."""
+    found: dict[str, list[str]] = {}
+    for name, inventory in inventories.items():
+        devices = (inventory.device_on(netdev.name) for netdev in fabric_netdevs(config, inventory))
+        for version in sorted({device.firmware for device in devices if device is not None and device.firmware}):
+            found.setdefault(version, []).append(name)
+    if len(found) < 2:
+        return []
+    return [
+        Finding(
+            code="fabric.firmware-differs",
+            severity=Severity.NOTE,
+            node=next(iter(inventories)),
+            subject="firmware of the RoCE adapters",
+            measured="; ".join(f"{version} on {', '.join(names)}" for version, names in sorted(found.items())),
+            wanted="the same on all Sparks",
+            fix="Bring all to the newest: fwupdmgr update, then switch the Spark off and on.",
+        )
+    ]
+
+
 def unused_netdevs(config: Config, me: str, inventory: Inventory, links: tuple[Link, ...]) -> list[Finding]:
     """Plugged netdevs of the cable that no rail uses: half the bandwidth of their port lies idle.
 
