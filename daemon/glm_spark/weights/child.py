@@ -15,13 +15,18 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from glm_spark.finding import Finding
 from glm_spark.weights import faults, lists, remembered
 from glm_spark.weights.faults import Fault, fault
 from glm_spark.weights.job import Job, Phase, Word
 from glm_spark.weights.look import How, Look, look
+from glm_spark.weights.pins import Pin
 from glm_spark.weights.prove import prove
+
+if TYPE_CHECKING:
+    from glm_spark.weights.hub import Hub
 
 WORD_SECONDS = 0.25
 _PR_SET_PDEATHSIG = 1
@@ -89,13 +94,23 @@ class Work:
         self._phase, self._count = "fetching", lambda: (shelf.done, shelf.total, hub.moved)
         for pin in job.pins:
             if not pin.path and lists.kept(job.store.state, pin) is None:
-                hub.listing(pin)
+                self._list(hub, pin)
         os.makedirs(job.cache, mode=0o750, exist_ok=True)
         try:
             shelf.fill(self._settle(), job.keep_free)
             hub.fetch(shelf)
         finally:
             shelf.close()
+
+    def _list(self, hub: Hub, pin: Pin) -> None:
+        """The Hub's list of files; without a way there the one that a filled cache shows."""
+        try:
+            hub.listing(pin)
+        except Fault as trouble:
+            found = lists.derived(self.job.cache, pin)
+            if trouble.finding.code != "weights.hub-unreachable" or found is None:
+                raise
+            lists.keep(self.job.node, self.job.store.state, pin, found)
 
     def _receive(self) -> None:
         from glm_spark.weights.receiver import Receiver

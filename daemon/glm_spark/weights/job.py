@@ -56,13 +56,14 @@ class Job(_Told):
     pins: tuple[Pin, ...]
     keep_free: int = 0  # bytes of the disk that are left alone
     again: bool = False
+    derive: bool = False
     accept_noncommercial: bool = False
     hub: Hub = Hub()
     door: Door | None = None
 
     @property
     def store(self) -> Store:
-        return Store(self.node, self.cache, Path(self.state), self.roots)
+        return Store(self.node, self.cache, Path(self.state), self.roots, self.derive)
 
 
 class Word(_Told):

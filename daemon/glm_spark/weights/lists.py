@@ -70,7 +70,7 @@ def derived(cache: str, pin: Pin) -> Manifest | None:
     """The list as a cache's links show it, where they show a whole checkpoint; None otherwise.
 
     A cache that was filled by other means has links named by the Hub's digests. A file that was never begun leaves
-    no trace, so the checkpoint's own index of its parts has to be satisfied.
+    no trace, so all parts that the checkpoint's own index names have to be there, or its one part.
     """
     top = snapshot(cache, pin)
     try:
@@ -79,7 +79,7 @@ def derived(cache: str, pin: Pin) -> Manifest | None:
     except (OSError, ValueError):
         return None
     paths = {entry.path for entry in found.files}
-    if "config.json" not in paths or not _parts(top) <= paths or not belongs(pin, found):
+    if not {"config.json", *_parts(top)} <= paths or not belongs(pin, found):
         return None
     return found
 
@@ -97,14 +97,7 @@ def _links(top: Path, below: str) -> Iterator[Entry]:
 
 
 def _parts(top: Path) -> set[str]:
-    """The files that the checkpoint's index names; none where it has no index. Raises nothing but is then wide."""
-    parts: set[str] = set()
-    for index in ("model.safetensors.index.json",):
-        with contextlib.suppress(OSError, ValueError, AttributeError):
-            parts.update(map(str, json.loads((top / index).read_bytes())["weight_map"].values()))
-    return parts
-
-
-def known(state: Path, cache: str, pin: Pin) -> Manifest | None:
-    """The kept list, else the one the cache shows."""
-    return kept(state, pin) or derived(cache, pin)
+    """The files that hold the tensors: those the checkpoint's index names, without an index the only one."""
+    with contextlib.suppress(OSError, ValueError, AttributeError, KeyError, TypeError):
+        return set(map(str, json.loads((top / "model.safetensors.index.json").read_bytes())["weight_map"].values()))
+    return {"model.safetensors"}

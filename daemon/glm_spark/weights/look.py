@@ -62,12 +62,16 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """Where this Spark has its weights: the cache, further roots that links may lead into, its state directory."""
+    """Where this Spark has its weights: the cache, further roots that links may lead into, its state directory.
+
+    `derive`: with no kept list of files, the one that the cache's links show will do.
+    """
 
     node: str
     cache: str
     state: Path
     roots: tuple[str, ...] = ()
+    derive: bool = False
 
 
 def look(store: Store, pins: Iterable[Pin]) -> tuple[Look, ...]:
@@ -79,7 +83,9 @@ def look(store: Store, pins: Iterable[Pin]) -> tuple[Look, ...]:
 def _look(store: Store, pin: Pin, known: Remembered) -> Look:
     if pin.path:
         return Look(pin, None, findings=_served_as_it_is(store.node, pin))
-    manifest = lists.known(store.state, store.cache, pin)
+    manifest = lists.kept(store.state, pin)
+    if manifest is None and store.derive:
+        manifest = lists.derived(store.cache, pin)
     if manifest is None:
         return Look(pin, None)
     top = lists.snapshot(store.cache, pin)

@@ -155,7 +155,7 @@ class Receiver:
             if self._planned or self.shelf.fault is not None:
                 return
             for pin in self._job.pins:
-                if not pin.path and lists.known(self._job.store.state, self._job.cache, pin) is None:
+                if not pin.path and lists.kept(self._job.store.state, pin) is None:
                     self._ask_for_list(wire, pin)
             self.shelf.fill(self._settle(), self._job.keep_free)
             self._planned = True

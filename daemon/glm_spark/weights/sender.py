@@ -58,6 +58,7 @@ class Sender:
         }
         self.sent = 0
         self.complete = False
+        self._over = False  # the worker said goodbye on some connection
         self._fault: Fault | None = None
         self._lock = threading.Lock()
 
@@ -71,13 +72,13 @@ class Sender:
             thread.start()
         for thread in threads:
             thread.join()
-        if not self.complete and self._fault is not None:
+        if not self._over and self._fault is not None:
             raise self._fault
 
     def _connection(self) -> None:
         """Dials until the worker says goodbye, with pauses, for as long as something gets through."""
         give_up = time.monotonic() + PATIENCE_SECONDS
-        while not self.complete and time.monotonic() < give_up:
+        while not self._over and time.monotonic() < give_up:
             try:
                 sock = self._dial()
             except OSError as error:
@@ -131,6 +132,7 @@ class Sender:
             ask = wire.hear_ask()
             if ask.ask == "bye":
                 self.complete = self.complete or ask.complete
+                self._over = True
                 return
             self._answer(wire, ask)
 

@@ -63,7 +63,13 @@ class Steward:
     @property
     def store(self) -> Store:
         config = self._config()
-        return Store(self.node, config.model.cache, self._state, config.weights.roots)
+        return Store(self.node, config.model.cache, self._state, config.weights.roots, self._derives)
+
+    @property
+    def _derives(self) -> bool:
+        """Only a leader that must not ask the Hub has nobody to tell it which files there are."""
+        config = self._config()
+        return self.node == config.leader.name and not config.weights.fetch
 
     @property
     def complete(self) -> bool:
@@ -153,6 +159,7 @@ class Steward:
                 "pins": wanted,
                 "keep_free": int(config.weights.keep_free_gib * _GIB),
                 "again": again,
+                "derive": self._derives,
                 "accept_noncommercial": config.model.accept_noncommercial,
                 "hub": hub,
                 "door": self.door(self.node) if verb == "receive" else None,

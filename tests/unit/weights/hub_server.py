@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from glm_spark.weights.manifest import pointer_id
-from tests.unit.weights.repositories import Entry, digest, sha256
+from glm_spark.weights.manifest import Entry, pointer_id
+from tests.unit.weights.repositories import digest, sha256
 
 
 @dataclass

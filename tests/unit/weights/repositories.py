@@ -10,11 +10,13 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from glm_spark.weights import layout, lists, manifest, wire
+from glm_spark.weights import layout, lists, manifest, sender, wire
+from glm_spark.weights.child import Work
 from glm_spark.weights.job import Door, Hub, Job, Word
 from glm_spark.weights.manifest import Entry, Manifest
 from glm_spark.weights.pins import Pin
@@ -157,6 +159,13 @@ def doors(port: int, **more: Any) -> Door:
     )
 
 
+def done(job: Job) -> Word:
+    """A job's last word, done in this process."""
+    work = Work(job)
+    findings = work.run()
+    return work.word().model_copy(update={"ended": True, "findings": findings})
+
+
 class Pair:
     """A leader that has `files` and a worker that has nothing yet."""
 
@@ -166,7 +175,7 @@ class Pair:
         self.worker = Place(directory, WORKER)
         fill(self.leader.cache, files)
         lists.keep(LEADER, self.leader.state, PIN, listed(files))
-        assert not Child(self.leader.job("verify")).wait().findings
+        assert not done(self.leader.job("verify")).findings
 
     def start(self, **door: Any) -> tuple[Child, Child]:
         """Sender and receiver, under way."""
@@ -174,14 +183,17 @@ class Pair:
         return Child(self.leader.job("send", door=way)), Child(self.worker.job("receive", door=way))
 
     def sync(self, **door: Any) -> tuple[Word, Word]:
-        """Both to their end; their last words."""
-        sender, receiver = self.start(**door)
-        try:
-            return sender.wait(), receiver.wait()
-        finally:
-            for child in (sender, receiver):
-                if child.process.poll() is None:
-                    child.kill()
+        """Both to their end in this process; their last words."""
+        return self.sync_of(door)
+
+    def sync_of(self, door: Mapping[str, Any] | None = None, **receiver_s: Any) -> tuple[Word, Word]:
+        """The same, with more for the receiver's job."""
+        way = doors(free_port(), **(door or {}))
+        sender.PATIENCE_SECONDS = 1.0  # a worker that wants nothing never opens its door
+        with ThreadPoolExecutor(1) as aside:
+            sending = aside.submit(done, self.leader.job("send", door=way))
+            receiver = done(self.worker.job("receive", door=way, **receiver_s))
+            return sending.result(), receiver
 
     def arrived(self) -> bool:
         return content(self.worker.cache) == self.files
@@ -189,7 +201,3 @@ class Pair:
 
 def hub(endpoint: str, token: str = "") -> Hub:
     return Hub(endpoint=endpoint, token=token)
-
-
-def pieces(size: int) -> Iterator[int]:
-    yield from range(0, size, 1 << 20)
