@@ -271,3 +271,19 @@ async def test_compiled_kernels_are_kept_for_the_image_they_were_made_for(contai
         mounted = Path(f"/proc/{engine}/mountinfo").read_text()
         assert f"/kernels/{podman.PATCHES} /cache rw" in mounted
         assert " /model ro" in mounted
+
+
+async def test_a_restart_whose_command_line_the_engine_rejects_stops_nothing(contained: MakeContained) -> None:
+    cluster = contained()
+    generation = await live(cluster)
+    for one in enclosure.scratch().glob("engine-*"):
+        (one / "tensorfold/cli.py").write_text(
+            "import argparse\ndef build_parser():\n    parser = argparse.ArgumentParser('tensorfold serve')\n"
+            "    parser.add_argument('words', nargs='*')\n    return parser\n"
+        )
+    code, body = await cluster.leader.control("POST", "/v1/restart")
+    assert code == 409
+    assert [finding["code"] for finding in body["findings"]] == ["engine.arguments-refused"]
+    status = await cluster.leader.status()
+    assert status["ready"]
+    assert status["generation"] == generation

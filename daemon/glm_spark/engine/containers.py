@@ -255,9 +255,7 @@ _HINTS = (
 def not_run(config: Config, spec: RankSpec, said: list[str]) -> Finding:
     """Pure: podman's or docker's own words on why there is no container, and what to do about those that are known."""
     words = " | ".join(said[-LAST_WORDS:]) or "it said nothing"
-    fix = next(
-        (fix for text, fix in _HINTS if text in words), "Correct what it names; glm-spark plan shows the command"
-    )
+    fix = next((fix for text, fix in _HINTS if text in words), "Correct what it names")
     return Finding(
         code="engine.container-refused",
         severity=Severity.ERROR,

@@ -17,7 +17,7 @@ from glm_spark.engine.spec import RankSpec
 from glm_spark.finding import Finding, Severity
 
 LOOK_SECONDS = 15.0
-PARSE_SECONDS = 60.0  # the parser imports the engine; from a cold disk that takes a while
+PARSE_SECONDS = 30.0  # the parser imports the engine; from a cold disk that takes a while
 PATCHES = "tf.patches"  # the recipe labels its image with the hash of its patches
 _FOLDER = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,63}")
 _ABSENT = ("no such image", "image not known", "no such object", "unable to find", "did not resolve")

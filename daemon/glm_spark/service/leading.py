@@ -98,19 +98,21 @@ class Leading:
 
     async def leave(self, drain: bool) -> None:
         """Stops the set everywhere, rank 0 first; returns when nothing runs or the time is up."""
-        stop = self._station.config.stop
-        spill = self._station.config.engine.spill
-        limit = (stop.drain_seconds if drain else 0) + 2 * stop.kill_seconds + (spill.flush_seconds if spill.gib else 0)
+        limit = self._station.leaving_seconds(drain) + 5
         self._leaving = True
         self.leader.stop()
         try:
-            async with asyncio.timeout(limit + 5):
+            async with asyncio.timeout(limit):
                 while not self.leader.at_rest:
                     await self.leader.stepped()
         except TimeoutError:
-            log.error("the set did not stop within %.0f s; ending this Spark's rank", limit + 5)
+            log.error("the set did not stop within %.0f s; ending this Spark's rank", limit)
         await self._chronicle.close()
         await self.front.stop()
+
+    def hurry(self) -> None:
+        """Who asked for the stop does not want to wait for running requests."""
+        self.leader.hurry()
 
     def healthy(self) -> bool:
         """The course moves: it is stepped four times a second."""
@@ -178,9 +180,12 @@ class Leading:
     async def _against_a_restart(self, read: Config | Finding) -> tuple[Finding, ...]:
         if isinstance(read, Finding):
             return (read,)
-        differ = renewal.differences(renewal.then(self._station.config, read), self.leader.world.sparks)
+        new = renewal.then(self._station.config, read)
+        differ = renewal.differences(new, self.leader.world.sparks)
+        judged = await self._station.outfit.against(new)
         # Beside a running set no check touches its rails, and what its own ranks hold is not in the way.
-        return renewal.errors((*differ, *await self._checks(self.leader.course.links), *self.leader.found().findings))
+        checked = await self._checks(self.leader.course.links)
+        return renewal.errors((*differ, *judged, *checked, *self.leader.found().findings))
 
     async def stop(self) -> Refused | None:
         self.leader.stop()

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from glm_spark.config.model import Config
-from glm_spark.engine import buildlock, giveback, gpu, images, processes
+from glm_spark.engine import buildlock, giveback, gpu, images, processes, tensorfold
 from glm_spark.engine.pull import Pull
-from glm_spark.engine.spec import RankSpec
+from glm_spark.engine.spec import RankSpec, Variant
 from glm_spark.finding import Finding, Severity
 from glm_spark.host import memory
 from glm_spark.host.settling import settled
@@ -70,6 +70,23 @@ class Outfit:
         fault = await images.arguments_fault(config, spec)
         self._accepted = (self.content, spec.argv) if fault is None else None
         return fault
+
+    async def against(self, config: Config) -> tuple[Finding, ...]:
+        """What the engine would have against this Spark's command line under another configuration; starts nothing.
+
+        Neither the window of a remedy nor the master's address changes what its parser takes.
+        """
+        rank = config.rank_of(self._me)
+        spec = RankSpec(
+            cluster=config.cluster.name,
+            node=self._me,
+            rank=rank,
+            generation=0,
+            argv=tensorfold.arguments(config, rank, "127.0.0.1", Variant()),
+            environment={},
+        )
+        fault = await images.arguments_fault(config, spec)
+        return () if fault is None else (fault,)
 
     async def _memory_back(self) -> Finding | None:
         if self._before is None:
