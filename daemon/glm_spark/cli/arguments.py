@@ -71,9 +71,30 @@ def parser() -> argparse.ArgumentParser:
     sweep.set_defaults(module="sweep")
     _config(sweep)
 
+    _weights(_add(verbs, "weights", "what is served: show it, fetch it, verify it, hand it to the workers"))
+
     token = _add(verbs, "token", "the secret that the Sparks share")
     _token(token)
     return top
+
+
+def _weights(weights: argparse.ArgumentParser) -> None:
+    kinds = weights.add_subparsers(dest="kind", metavar="KIND", required=True)
+    for name, said in (
+        ("status", "what is pinned, what of it is here and what is proven"),
+        ("fetch", "on the leader: fetch what lacks from the Hub"),
+        ("verify", "read what was not read yet and compare it with its pinned content"),
+        ("sync", "on the leader: hand the weights to the workers; a start does the same"),
+        ("gc", "show what no pinned revision needs any more"),
+    ):
+        kind = kinds.add_parser(name, help=said, description=f"{said[0].upper()}{said[1:]}.")
+        if name == "verify":
+            kind.add_argument("--again", action="store_true", help="read everything, also what was proven before")
+        if name == "gc":
+            kind.add_argument("--yes", action="store_true", help="remove it")
+        _config(kind)
+        _socket(kind)
+        _json(kind)
 
 
 def _token(token: argparse.ArgumentParser) -> None:

@@ -21,6 +21,7 @@ from glm_spark.preflight.checks import (
     roce,
     route,
     token,
+    weights,
 )
 from glm_spark.preflight.context import Check
 
@@ -42,6 +43,7 @@ ALL: tuple[Check, ...] = (
     memory.CHECK,
     reclaim.CHECK,
     program.CHECK,
+    weights.CHECK,
     gpu.CHECK,
     image.CHECK,
     kernels.CHECK,

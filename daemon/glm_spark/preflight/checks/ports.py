@@ -27,6 +27,8 @@ def wanted(context: Context) -> tuple[Wanted, ...]:
     if inventory is not None:
         cable = {text.split("/")[0] for netdev in fabric_netdevs(config, inventory) for text in netdev.addresses}
     ports = [Wanted(config.control.port, "control.port", frozenset({"127.0.0.1", *cable}))]
+    if not context.leads and cable:
+        ports.append(Wanted(config.weights.port, "weights.port", frozenset(cable)))
     if context.leads:
         ports += [
             Wanted(config.api.port, "api.port", frozenset({config.api.host})),
@@ -60,7 +62,7 @@ def _ours(context: Context, need: Wanted, owner: holders.Holder | None) -> bool:
     """The daemon's own port; and, when a person asks beside a running set, that of its daemon or its rank."""
     if owner is None:
         return False
-    daemon = need.key in ("control.port", "api.port")
+    daemon = need.key in ("control.port", "api.port", "weights.port")
     if owner.me:
         return daemon
     if context.moment != "check":
@@ -78,7 +80,8 @@ def _meet(address: str, ours: frozenset[str]) -> bool:
 
 CHECK = Check(
     id="ports",
-    measures="who listens on control.port; on the leader also on api.port, engine.http_port and engine.master_port",
+    measures="who listens on control.port; on a worker also on weights.port, on the leader on api.port, "
+    "engine.http_port and engine.master_port",
     wants="nobody else",
     advice="End the program that is named, or choose another port.",
     run=run,
