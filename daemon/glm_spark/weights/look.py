@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from glm_spark.finding import Finding
+from glm_spark.finding import Finding, Severity
 from glm_spark.weights import lists
 from glm_spark.weights.faults import amount, finding
 from glm_spark.weights.manifest import Entry, Manifest
@@ -147,7 +147,9 @@ def told(node: str, looks: Iterable[Look]) -> tuple[Finding, ...]:
                 size = amount(sum(file.entry.size for file in files))
                 examples = ", ".join(file.entry.path for file in files[:3]) + (", ..." if len(files) > 3 else "")
                 measured = f"{len(files)} of {len(one.manifest.blobs())} files {_WORDS[kind]} ({size}): {examples}"
-                found.append(finding(node, code, one.pin.name, measured, "every file with its pinned content", fix))
+                severity = Severity.NOTE if kind is How.UNPROVEN else Severity.ERROR
+                wanted = "every file with its pinned content"
+                found.append(finding(node, code, one.pin.name, measured, wanted, fix, severity))
     return tuple(found)
 
 
