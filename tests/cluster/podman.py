@@ -31,12 +31,13 @@ mount -t cgroup -o none,name=systemd cgroup /sys/fs/cgroup/systemd
 mount -t cgroup2 cgroup2 /sys/fs/cgroup/unified
 """
 
-_IMPORT = """set -e
+# A root file system without programs of its own, told on standard output; the same archive on every Spark.
+ROOTFS = """set -e
 mkdir -p "$1/usr" "$1/etc" "$1/tmp" "$1/root" "$1/var" "$1/run" "$1/proc" "$1/sys" "$1/dev" "$1/opt"
 for name in bin sbin lib lib64; do [ -e "$1/$name" ] || ln -s usr/$name "$1/$name"; done
 echo root:x:0:0:root:/root:/bin/sh >"$1/etc/passwd"
-tar -C "$1" --sort=name --mtime=@0 --owner=0 --group=0 -c . | podman import --change "LABEL tf.patches=$3" - "$2" >/dev/null
-"""
+tar -C "$1" --sort=name --mtime=@0 --owner=0 --group=0 -c . | """
+_IMPORT = ROOTFS + 'podman import --change "LABEL tf.patches=$3" - "$2" >/dev/null'
 
 _SPECIFICATION = {
     "cdiVersion": "0.5.0",
