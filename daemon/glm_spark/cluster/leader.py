@@ -65,6 +65,7 @@ class Leader:
         self._on_step = on_step
         self._changed = asyncio.Event()
         self._drain: asyncio.Task[bool] | None = None
+        self._hurried = False
         self._fabric: tuple[dict[str, Inventory], links.Found] | None = None
         self._settings: object = None
         self._at_start: tuple[LinkStatus, ...] | None = None
@@ -84,6 +85,11 @@ class Leader:
 
     def stop(self) -> None:
         self.wanted = "stop"
+        self._changed.set()
+
+    def hurry(self) -> None:
+        """No stop waits for running requests any more."""
+        self._hurried = True
         self._changed.set()
 
     @property
@@ -248,6 +254,8 @@ class Leader:
         )
 
     def _drained(self) -> bool:
+        if self._hurried:
+            return True
         if self._drain is None or not self._drain.done():
             return False
         self._drain.result()  # an error in draining is the daemon's own and ends it

@@ -114,11 +114,13 @@ class Service:
         return FINE
 
     async def _leave(self, tasks: asyncio.TaskGroup) -> None:
-        leaving = tasks.create_task(self.role.leave(drain=True), name="leave")
-        hurry = tasks.create_task(self._hurry.wait(), name="hurry")
-        await asyncio.wait({leaving, hurry}, return_when=asyncio.FIRST_COMPLETED)
-        leaving.cancel()
+        hurry = tasks.create_task(self._hurry_up(), name="hurry")
+        await self.role.leave(drain=True)
         hurry.cancel()
+
+    async def _hurry_up(self) -> None:
+        await self._hurry.wait()
+        self.role.hurry()
 
     async def _keep_control(self) -> None:
         """Opens control.sock, then binds loopback and the cable's addresses as netlink shows them, and follows them."""

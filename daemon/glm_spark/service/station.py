@@ -88,6 +88,11 @@ class Station:
         trade = Trade(self._before_start, self.specify, self._recruit, runtime, provide)
         self.post = Post(place.me, config.cluster.name, trade, GenerationFile(place.state / "generation"), on_change)
 
+    def leaving_seconds(self, drain: bool) -> float:
+        """How long a stop of the set may take: running requests, the ranks' own time, a spill tier's flush."""
+        stop, spill = self.config.stop, self.config.engine.spill
+        return (stop.drain_seconds if drain else 0) + 2 * stop.kill_seconds + (spill.flush_seconds if spill.gib else 0)
+
     def self(self) -> Self:
         provide = functools.partial(provisions.on_demand, self.steward)
         inventory = lambda: self.watcher.inventory  # noqa: E731

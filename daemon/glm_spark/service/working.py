@@ -30,6 +30,7 @@ class Working:
         self._pulse = pulse
         self._since = time.time()
         self._said = ""
+        self._hurried = False
         timeouts = station.config.timeouts
         self.worker = Worker(
             station.self(),
@@ -54,18 +55,22 @@ class Working:
 
     async def leave(self, drain: bool) -> None:
         """Asks the leader to stop the set, bounded; without a leader this Spark's rank is ended by the post."""
-        post, stop = self._station.post, self._station.config.stop
+        post, limit = self._station.post, self._station.leaving_seconds(drain)
         post.leaving = True
         self.worker.changed()
         if not self.worker.connected:
             return
-        limit = (stop.drain_seconds if drain else 0) + 2 * stop.kill_seconds
         try:
             async with asyncio.timeout(limit):
-                while post.occupied and self.worker.connected:
+                while post.occupied and self.worker.connected and not self._hurried:
                     await self.worker.moved()
         except TimeoutError:
             log.warning("the leader did not stop the set within %.0f s; ending this Spark's rank", limit)
+
+    def hurry(self) -> None:
+        """Who asked for the stop does not want to wait for running requests."""
+        self._hurried = True
+        self.worker.changed()
 
     def healthy(self) -> bool:
         return True
