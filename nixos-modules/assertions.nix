@@ -23,6 +23,7 @@ let
   secretsInStore = lib.filter (name: inStore cfg.${name}) [
     "tokenFile"
     "apiKeysFile"
+    "hubTokenFile"
   ];
 
   loopback = settings.api.host == "::1" || lib.hasPrefix "127." settings.api.host;
@@ -91,6 +92,12 @@ in
       )
       (refuse (given.secret != [ ])
         ".settings: ${list given.secret} looks like a secret; the configuration is readable by all. Use services.glm-spark.tokenFile or services.glm-spark.apiKeysFile."
+      )
+      (refuse (!hosts.container && hosts.inHomes != [ ])
+        ".settings: ${list hosts.inHomes}: with engine.runtime = \"process\" the daemon sees no /home, /root or /run/user; use a path elsewhere."
+      )
+      (refuse (!hosts.container && settings.gpu.clock_limit_mhz > 0)
+        ".settings.gpu.clock_limit_mhz: with engine.runtime = \"process\" the daemon may not set it; use services.glm-spark.gpu.clockLimitMHz."
       )
       (refuse (given.unknown != [ ]) ".settings: ${list given.unknown}")
       (refuse (given.illTyped != [ ]) ".settings: ${list given.illTyped}")

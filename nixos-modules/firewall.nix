@@ -27,6 +27,7 @@ in
       interfaces = lib.genAttrs hosts.netdevs (_: {
         allowedTCPPorts = [
           settings.control.port
+          settings.weights.port
           settings.engine.master_port
         ];
         allowedTCPPortRanges = [ picked ];

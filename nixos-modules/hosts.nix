@@ -38,6 +38,9 @@ in
 {
   inherit hostName ports;
 
+  # Whether this Spark is the first of `nodes`.
+  leads = cfg.nodes != [ ] && isThis (builtins.head cfg.nodes);
+
   # This Spark's entry of `nodes`, or null.
   self = if here == [ ] then null else builtins.head here;
 
@@ -59,6 +62,20 @@ in
         (cfg.settings.engine.spill.directory or "")
       ]
     )
+  );
+
+  # What the process runtime's unit, which has no /home and no /root, could not reach.
+  inHomes = lib.filter (path: lib.any (home: lib.hasPrefix home path) [ "/home/" "/root/" "/run/user/" ]) (
+    [
+      cfg.settings.model.cache
+      cfg.settings.engine.kernel_cache
+      (cfg.settings.model.path or "")
+      (cfg.settings.model.drafter_path or "")
+      (cfg.settings.engine.spill.directory or "")
+    ]
+    ++ cfg.settings.weights.roots or [ ]
+    ++ lib.take 1 (cfg.settings.engine.command or [ ])
+    ++ lib.take 1 (cfg.settings.hook.command or [ ])
   );
 
   # The daemon's own copy of the keys, renewed by every reload: under the process runtime it may not read the

@@ -95,6 +95,16 @@ in
       '';
     };
 
+    hubTokenFile = mkOption {
+      type = types.nullOr types.str;
+      default = null;
+      example = "/etc/glm-spark/hub-token";
+      description = ''
+        Where a read token of the Hugging Face Hub lies, for root alone. Needed on the leader, and only when
+        `settings.model.repository` is one that is not open to all. A path as a string, as for `tokenFile`.
+      '';
+    };
+
     openFirewall = mkOption {
       type = types.bool;
       default = false;

@@ -13,6 +13,14 @@ in
 {
   config = lib.mkIf cfg.enable (
     lib.mkMerge [
+      {
+        # What the daemon itself starts: journalctl, where the kernel's lines are not to be had directly, and what
+        # limits the clock.
+        systemd.services.glm-spark.path = [
+          config.systemd.package
+        ]
+        ++ lib.optional (cfg.settings.gpu.clock_limit_mhz > 0) config.hardware.nvidia.package.bin;
+      }
       (lib.mkIf (runtime == "podman") {
         virtualisation.podman.enable = lib.mkDefault true;
         systemd.services.glm-spark.path = [ config.virtualisation.podman.package ];

@@ -32,8 +32,9 @@ let
     ]
   );
 
-  # The limit is lost whenever the driver starts anew, so every start sets it. A GPU that refuses it still
-  # serves: "-".
+  # The daemon limits the GPU's clock before each start of the set (settings.gpu.clock_limit_mhz). Only root may: as
+  # an ordinary user it leaves that to its unit. A GPU that refuses still serves: "-". Whoever set the limit, the
+  # unit takes it back.
   nvidiaSmi = "${config.hardware.nvidia.package.bin}/bin/nvidia-smi";
   limited = cfg.gpu.clockLimitMHz != null;
 
@@ -46,9 +47,11 @@ let
       "/etc/glm-spark/config.toml"
     ];
     tokenFile = if cfg.tokenFile == null then "/etc/glm-spark/token" else cfg.tokenFile;
+    # The leader alone fetches from the Hub; a worker need not have the file.
+    hubTokenFile = if hosts.leads then cfg.hubTokenFile else null;
     startPre =
       copyKeys
-      ++ lib.optional limited "-+${nvidiaSmi} --lock-gpu-clocks=0,${toString cfg.gpu.clockLimitMHz}";
+      ++ lib.optional (limited && !container) "-+${nvidiaSmi} --lock-gpu-clocks=0,${toString cfg.gpu.clockLimitMHz}";
     # A daemon that was killed may have left a container: docker's are not below the unit.
     stopPost = [
       ("-" + utils.escapeSystemdExecArgs [

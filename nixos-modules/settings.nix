@@ -26,7 +26,7 @@ in
     };
     description = ''
       The daemon's configuration, /etc/glm-spark/config.toml. Every key of the table below may be set, those
-      that are not named as options too. No secrets: the store is readable by all.
+      that are not named as options too; `engine.pull` is true here. No secrets: the store is readable by all.
     '';
     type = types.submodule {
       freeformType = (pkgs.formats.toml { }).type;
@@ -79,6 +79,18 @@ in
           named types.str
             "ghcr.io/miaai-lab/glm-5.3-flash-exl3-2x-dgx-sparks-tensorfold@sha256:bc34d7d63f978cf601f42863b284bc95a567c50c10e9adb0866a635be568bf5f"
             "The container image, pinned by digest.";
+        engine.pull = mkOption {
+          type = types.bool;
+          default = false;
+          internal = true;
+          description = "Whether a missing image is fetched.";
+        };
+        engine.gpu_options = mkOption {
+          type = types.listOf types.str;
+          default = [ ];
+          internal = true;
+          description = "How a container is given the GPU.";
+        };
         engine.http_port = named types.port 8889 "Where rank 0 serves on 127.0.0.1.";
         engine.master_port =
           named types.port 29551
@@ -86,6 +98,21 @@ in
         engine.parallel = named (types.either (types.ints.between 1 8) (
           types.enum [ "auto" ]
         )) "auto" "Requests that decode together. Above 1 needs the dflash2 drafter.";
+        weights.port =
+          named types.port 8898
+            "Where a worker takes the weights from the leader, on the cable.";
+        weights.token_file = mkOption {
+          type = types.str;
+          default = "";
+          internal = true;
+          description = "From `services.glm-spark.hubTokenFile`.";
+        };
+        gpu.clock_limit_mhz = mkOption {
+          type = types.ints.between 0 100000;
+          default = 0;
+          internal = true;
+          description = "From `services.glm-spark.gpu.clockLimitMHz`.";
+        };
         engine.kernel_cache = named types.str "/var/cache/glm-spark/kernels" "Compiled kernels, a folder an image.";
       };
     };
@@ -104,6 +131,16 @@ in
       # The daemon compares both ends with this; the smallest, because that is what a rail will carry.
       fabric.mtu = lib.mkIf (mtus != [ ]) (lib.mkDefault (lib.foldl' lib.min 65535 mtus));
       cluster.token_file = lib.mkIf (cfg.tokenFile != null) cfg.tokenFile;
+      # After a switch it serves: what is missing comes by itself.
+      engine.pull = lib.mkDefault true;
+      weights.token_file = lib.mkIf (cfg.hubTokenFile != null) cfg.hubTokenFile;
+      gpu.clock_limit_mhz = lib.mkIf (
+        cfg.gpu.clockLimitMHz != null && hosts.container
+      ) cfg.gpu.clockLimitMHz;
+      # NixOS sets Docker up for CDI and not for the older --gpus.
+      engine.gpu_options = lib.mkIf (cfg.settings.engine.runtime == "docker") (
+        lib.mkDefault [ "--device=nvidia.com/gpu=all" ]
+      );
       api.keys_file = lib.mkIf (cfg.apiKeysFile != null) hosts.apiKeys;
     };
   };

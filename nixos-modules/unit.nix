@@ -13,8 +13,9 @@
   runtime,
   # The command line of `glm-spark run`.
   start,
-  # Where the token lies; the daemon sees a private copy of it.
+  # Where the token lies, and the Hub's if there is one; the daemon sees private copies of them.
   tokenFile,
+  hubTokenFile ? null,
   # Commands before the start and on reload, with systemd's prefixes.
   startPre ? [ ],
   reload,
@@ -88,7 +89,7 @@ in
     }
     {
       why = ''
-        78: this Spark's own configuration cannot be used. 243: the token file is not there. Starting again
+        78: this Spark's own configuration cannot be used. 243: a token's file is not there. Starting again
         mends neither.'';
       set = {
         Restart = "on-failure";
@@ -105,7 +106,10 @@ in
     }
     {
       why = "Handed over by systemd, so that the file stays root's and its path is no part of the environment.";
-      set.LoadCredential = "glm-spark-token:${tokenFile}";
+      set.LoadCredential = [
+        "glm-spark-token:${tokenFile}"
+      ]
+      ++ when (hubTokenFile != null) [ "glm-spark-hf-token:${hubTokenFile}" ];
     }
     {
       why = "The control socket is for root and the group glm-spark.";

@@ -43,7 +43,8 @@ def test_the_rendezvous_is_open_on_the_cable_and_nowhere_else() -> None:
     firewall = spark("spark-1")["firewall"]
     assert sorted(firewall["interfaces"]) == TWINS
     for rules in firewall["interfaces"].values():
-        assert rules["allowedTCPPorts"] == [8899, 29551]
+        # Sessions, weights, the rendezvous.
+        assert rules["allowedTCPPorts"] == [8899, 8898, 29551]
         # The path probe and RoCE v2.
         assert rules["allowedUDPPorts"] == [8899, 4791]
     assert firewall["allowedTCPPorts"] == []
@@ -52,9 +53,10 @@ def test_the_rendezvous_is_open_on_the_cable_and_nowhere_else() -> None:
 
 
 def test_ports_that_were_changed_are_the_ones_that_open() -> None:
-    text = "{ services.glm-spark.settings = { control.port = 9000; engine.master_port = 9001; }; }"
+    text = """{ services.glm-spark.settings =
+      { control.port = 9000; engine.master_port = 9001; weights.port = 9002; }; }"""
     for rules in spark("spark-1", text)["firewall"]["interfaces"].values():
-        assert rules["allowedTCPPorts"] == [9000, 9001]
+        assert rules["allowedTCPPorts"] == [9000, 9002, 9001]
         assert rules["allowedUDPPorts"] == [9000, 4791]
 
 

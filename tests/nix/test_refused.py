@@ -45,6 +45,18 @@ REFUSED = {
         '{ services.glm-spark.apiKeysFile = "/nix/store/0-keys"; }',
         ["services.glm-spark.apiKeysFile", "readable by all"],
     ),
+    "the Hub's token in the store": (
+        '{ services.glm-spark.hubTokenFile = "/nix/store/0-hub"; }',
+        ["services.glm-spark.hubTokenFile", "readable by all"],
+    ),
+    "weights where the process runtime sees nothing": (
+        '{ services.glm-spark.settings = { engine.runtime = "process"; model.cache = "/home/me/models"; }; }',
+        ["services.glm-spark.settings", "/home/me/models", "/home"],
+    ),
+    "a clock's limit that an ordinary user may not set": (
+        '{ services.glm-spark.settings = { engine.runtime = "process"; gpu.clock_limit_mhz = 2200; }; }',
+        ["services.glm-spark.settings.gpu.clock_limit_mhz", "services.glm-spark.gpu.clockLimitMHz"],
+    ),
     "a secret among the settings": (
         '{ services.glm-spark.settings.api.api_key = "sk-1"; }',
         ["services.glm-spark.settings", "api.api_key", "readable by all"],

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from glm_spark.weights.secret import CREDENTIAL
 from tests.nix.evaluate import ROOT, spark, value
 from tests.nix.generated import VARIANTS
 from tests.nix.units import by_hand
@@ -174,6 +175,55 @@ def test_keys_reach_a_daemon_that_may_not_read_them() -> None:
     # First the keys, then the signal that has them read.
     assert keys["ExecReload"][0] == copy
     assert result["users"]["users"]["glm-spark"]["isSystemUser"] is True
+
+
+CLOCK = "services.glm-spark.gpu.clockLimitMHz = 2200;"
+PROCESS = 'services.glm-spark.settings.engine.runtime = "process";'
+
+
+def test_the_daemon_limits_the_clock_where_it_may_and_the_unit_elsewhere() -> None:
+    """Only root may set it. In either case one of the two does, and the unit takes it back."""
+    limit, reset = (
+        f"-+/nix/store/nvidia/bin/nvidia-smi --{verb}" for verb in ("lock-gpu-clocks=0,2200", "reset-gpu-clocks")
+    )
+    by_daemon, by_unit = spark("spark-1", f"{{ {CLOCK} }}"), spark("spark-1", f"{{ {CLOCK} {PROCESS} }}")
+    assert by_daemon["refused"] == by_unit["refused"] == []
+    keys = unit(by_daemon["units"]["glm-spark.service"])
+    assert by_daemon["settings"]["gpu"] == {"clock_limit_mhz": 2200}
+    assert "ExecStartPre" not in keys
+    assert "/nix/store/nvidia/bin" in keys["Environment"][0]
+    assert reset in keys["ExecStopPost"]
+    keys = unit(by_unit["units"]["glm-spark.service"])
+    assert by_unit["settings"]["gpu"] == {"clock_limit_mhz": 0}
+    assert keys["ExecStartPre"] == [limit]
+    assert reset in keys["ExecStopPost"]
+    assert "nvidia" not in "".join(spark("spark-1")["units"].values()).replace("nvidia-", "")
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_the_programs_that_the_daemon_starts_are_found(name: str) -> None:
+    example, host, more = VARIANTS[name]
+    path = unit(spark(host, more, example=example)["units"]["glm-spark.service"])["Environment"][0]
+    assert "/nix/store/systemd/bin" in path  # journalctl
+    runtime = name.partition("-")[0]
+    assert f"/nix/store/{'cc' if runtime == 'process' else runtime}/bin" in path
+
+
+def test_the_hubs_token_reaches_the_leader_as_a_credential() -> None:
+    text = '{ services.glm-spark.hubTokenFile = "/etc/glm-spark/hub-token"; }'
+    keys = {host: unit(spark(host, text)["units"]["glm-spark.service"]) for host in ("spark-1", "spark-2")}
+    token, hub = "glm-spark-token:/etc/glm-spark/token", "glm-spark-hf-token:/etc/glm-spark/hub-token"
+    assert keys["spark-1"]["LoadCredential"] == [token, hub]
+    # A credential whose file is missing would keep a worker, which needs none, from starting.
+    assert keys["spark-2"]["LoadCredential"] == [token]
+    assert CREDENTIAL == "glm-spark-hf-token"
+
+
+def test_an_image_that_is_missing_is_fetched_and_a_container_gets_the_gpu_by_cdi() -> None:
+    assert spark("spark-1")["settings"]["engine"]["pull"] is True
+    docker = spark("spark-1", '{ services.glm-spark.settings.engine.runtime = "docker"; }')
+    assert docker["settings"]["engine"]["gpu_options"] == ["--device=nvidia.com/gpu=all"]
+    assert spark("spark-1")["settings"]["engine"]["gpu_options"] == []
 
 
 def test_weights_on_another_disk_are_writable_and_waited_for() -> None:
