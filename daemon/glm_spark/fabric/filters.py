@@ -1,7 +1,7 @@
 """The packet filters of this network namespace, over nfnetlink. Runs in the child program, as `fabric.netlink` does.
 
 Rules are told as steps that `fabric.firewall` can follow: ["dport", "eq", 8899] and the like, ["verdict", "drop", ""],
-["unknown"] for what is not followed. Needs CAP_NET_ADMIN. iptables of today writes the same tables; what
+["unknown"] for a condition that is not followed. Needs CAP_NET_ADMIN. iptables of today writes the same tables; what
 iptables-legacy has is only seen to be there.
 """
 
@@ -24,11 +24,11 @@ _VERDICTS = {
     "NFT_CONTINUE": "continue",
 }
 _META = {"NFT_META_L4PROTO": "l4proto", "NFT_META_NFPROTO": "nfproto", "NFT_META_IIF": "iif"}
-_PAYLOADS = {
-    ("NFT_PAYLOAD_TRANSPORT_HEADER", 2): "dport",
-    ("NFT_PAYLOAD_TRANSPORT_HEADER", 0): "sport",
-    ("NFT_PAYLOAD_NETWORK_HEADER", 12): "saddr",
-    ("NFT_PAYLOAD_NETWORK_HEADER", 9): "l4proto",
+_PAYLOADS = {  # by header, offset and length; None: any length
+    ("NFT_PAYLOAD_TRANSPORT_HEADER", 2, 2): "dport",
+    ("NFT_PAYLOAD_TRANSPORT_HEADER", 0, 4): "ports",  # source and destination at once, as iptables does
+    ("NFT_PAYLOAD_NETWORK_HEADER", 12, None): "saddr",
+    ("NFT_PAYLOAD_NETWORK_HEADER", 9, 1): "l4proto",
 }
 _WITHOUT_EFFECT = ("counter", "log", "comment")
 _NEW = 8  # the bit of a new connection among nftables' states
@@ -112,11 +112,17 @@ def _steps(expressions: Any) -> list[list[Any]]:
             steps.append(_verdict(data))
         elif name == "target" and data.get_attr("NFTA_TARGET_NAME") == "REJECT":
             steps.append(["verdict", "drop", ""])
-        elif name == "target" and data.get_attr("NFTA_TARGET_NAME") == "LOG":
-            continue
+        elif name in ("target", "queue", "tproxy") or _maps_to_verdict(name, data):
+            if name != "target" or data.get_attr("NFTA_TARGET_NAME") not in ("LOG", "MARK", "CONNMARK"):
+                steps.append(["verdict", "unknown", ""])
         else:
             steps.append(["unknown"])
     return steps
+
+
+def _maps_to_verdict(name: str, data: Any) -> bool:
+    """A verdict map: which verdict follows is in a set that is not followed."""
+    return name == "lookup" and data.get_attr("NFTA_LOOKUP_DREG") == "NFT_REG_VERDICT"
 
 
 def _load(name: str, data: Any) -> str:
@@ -124,7 +130,9 @@ def _load(name: str, data: Any) -> str:
     if name == "ct":
         return "ctstate" if data.get_attr("NFTA_CT_KEY") == "NFT_CT_STATE" else ""
     if name == "payload":
-        return _PAYLOADS.get((data.get_attr("NFTA_PAYLOAD_BASE"), data.get_attr("NFTA_PAYLOAD_OFFSET")), "")
+        place = data.get_attr("NFTA_PAYLOAD_BASE"), data.get_attr("NFTA_PAYLOAD_OFFSET")
+        length = data.get_attr("NFTA_PAYLOAD_LEN")
+        return _PAYLOADS.get((*place, length)) or (_PAYLOADS.get((*place, None), "") if length <= 4 else "")
     key = data.get_attr("NFTA_META_KEY")
     return "iifname" if key == "NFT_META_IIFNAME" else _META.get(key, "")
 

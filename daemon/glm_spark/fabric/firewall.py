@@ -96,8 +96,7 @@ def _rule(filters: Filters, rule: Rule, packet: Packet, depth: int) -> set[Fate]
         if matches is False:
             return {"next"}
         sure = sure and matches is True
-    # Without a verdict, or with one that was not followed.
-    return {"next"} if sure or not rule.steps else {"next", "accept", "drop"}
+    return {"next"}  # it counts or logs
 
 
 def _verdict(filters: Filters, rule: Rule, told: str, name: str, packet: Packet, depth: int) -> set[Fate]:
@@ -109,6 +108,8 @@ def _verdict(filters: Filters, rule: Rule, told: str, name: str, packet: Packet,
         fates = _through(filters, target, packet, depth + 1)
         after: Fate = "next" if told == "jump" else "return"
         return {after if fate in ("next", "return") else fate for fate in fates}
+    if told == "unknown":
+        return {"accept", "drop", "next"}
     known: dict[str, Fate] = {"accept": "accept", "drop": "drop", "return": "return", "continue": "next"}
     return {known[told]}
 
@@ -125,6 +126,8 @@ def _matches(step: tuple[Any, ...], packet: Packet) -> bool | None:
         mask = int(step[3], 16)
         source = int(ipaddress.IPv4Address(packet.source))
         return _compared(how, source & mask, int(str(value), 16) & mask)
+    if what == "ports":
+        return None if how != "eq" or int(str(value)) & 0xFFFF == packet.port else False  # from any port
     here = {
         "iif": packet.index,
         "l4proto": _TCP if packet.protocol == "tcp" else _UDP,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from glm_spark.fabric.inventory import Inventory
+from glm_spark.fabric.selection import fabric_netdevs, port_of
 from glm_spark.finding import Finding, Severity
 from glm_spark.preflight.context import Check, Context
 
@@ -35,6 +37,24 @@ def run(context: Context) -> Iterator[Finding]:
             wanted="an ACTIVE port on the cable",
             fix="Plug the cable in at both ends and bring its netdev up.",
         )
+        return
+    yield from _twins_without(context, inventory)
+
+
+def _twins_without(context: Context, inventory: Inventory) -> Iterator[Finding]:
+    """Netdevs of a port whose other netdev has a device: half of the port's bandwidth lies idle."""
+    ports = {port_of(netdev) for netdev in fabric_netdevs(context.config, inventory)} - {""}
+    for netdev in inventory.netdevs:
+        if netdev.carrier and port_of(netdev) in ports and inventory.device_on(netdev.name) is None:
+            yield context.finding(
+                "fabric.no-roce-device",
+                Severity.WARNING,
+                netdev.name,
+                measured="no RoCE device, while the other netdev of the same port has one",
+                wanted="a RoCE device on both netdevs of the port",
+                fix=f"See journalctl -k for {netdev.driver or 'its driver'}; a device that went away comes back when "
+                "the Spark is switched off and on.",
+            )
 
 
 CHECK = Check(
