@@ -49,7 +49,12 @@ def some_files(sizes: Mapping[str, int], seed: int = 1) -> dict[str, bytes]:
     """`config.json` and files of these sizes in bytes, the same for the same seed."""
     source = random.Random(seed)
     files = {"config.json": json.dumps({"model_type": "glm5_next"}).encode()}
-    return files | {path: source.randbytes(size) for path, size in sizes.items()}
+    return files | {path: b"".join(source.randbytes(piece) for piece in _pieces(size)) for path, size in sizes.items()}
+
+
+def _pieces(size: int) -> list[int]:
+    """randbytes takes no more than 256 MB at once."""
+    return [min(1 << 24, size - at) for at in range(0, size, 1 << 24)]
 
 
 def fill(cache: Path, files: Mapping[str, bytes], pin: Pin = PIN) -> Path:
