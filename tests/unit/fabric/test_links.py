@@ -106,12 +106,54 @@ def test_a_missing_edge_of_the_triangle_is_named() -> None:
     assert finding.subject == "cable between spark-2 and spark-3"
 
 
+def triangle(*cables: tuple[int, int, int, int]) -> dict[str, Inventory]:
+    """Three Sparks; a cable is (Spark, its port, other Spark, its port)."""
+    twins: dict[int, list[Twin]] = {1: [], 2: [], 3: []}
+    for number, (a, port_a, b, port_b) in enumerate(cables):
+        subnets = (100 + 2 * number, 101 + 2 * number)
+        twins[a] += port(port_a, subnets, a)
+        twins[b] += port(port_b, subnets, b)
+    return {f"spark-{n}": inventory(*those, lan=f"10.0.0.1{n}") for n, those in twins.items()}
+
+
+def test_the_recipes_triangle_has_nothing_to_say() -> None:
+    inventories = triangle((1, 0, 2, 1), (2, 0, 3, 1), (3, 0, 1, 1))
+    assert links.find(config(3), inventories).findings == ()
+
+
+def test_a_mirrored_triangle_runs_and_is_named_with_the_swap_that_turns_it() -> None:
+    found = links.find(config(3), triangle((1, 1, 2, 0), (2, 1, 3, 0), (3, 1, 1, 0)))
+    (finding,) = found.findings
+    assert (finding.code, finding.severity) == ("fabric.triangle-mirrored", Severity.NOTE)
+    assert finding.measured.startswith("mirrored: spark-1 port 1 to spark-2 port 0")
+    assert "Swap the [[node]] entries of spark-2 and spark-3" in finding.fix
+    assert len(found.links) == 3
+
+
+def test_a_triangle_with_one_cable_in_the_wrong_port_is_named() -> None:
+    (finding,) = links.find(config(3), triangle((1, 0, 2, 0), (2, 1, 3, 1), (3, 0, 1, 1))).findings
+    assert finding.code == "fabric.triangle-mirrored"
+    assert "spark-1 port 0 to spark-2 port 0" in finding.measured
+
+
+def test_adapters_with_another_firmware_are_a_note() -> None:
+    inventories = pair()
+    for name, version in (("spark-1", "28.45.4028"), ("spark-2", "28.43.1014")):
+        own = inventories[name]
+        devices = tuple(device.model_copy(update={"firmware": version}) for device in own.devices)
+        inventories[name] = own.model_copy(update={"devices": devices})
+    (finding,) = links.find(config(), inventories).findings
+    assert (finding.code, finding.severity) == ("fabric.firmware-differs", Severity.NOTE)
+    assert "28.43.1014 on spark-2; 28.45.4028 on spark-1" in finding.measured
+
+
 def test_one_subnet_on_three_cables_is_named() -> None:
     inventories = {f"spark-{n}": inventory(*port(0, (100, 100), n), *port(1, (100, 100), n + 50)) for n in (1, 2, 3)}
     found = links.find(config(3), inventories)
     assert found.links == ()
     assert "fabric.subnet-shared" in codes(found)
     assert "192.168.100.0/24" in str(errors(found)[0])
+    assert "A switch is not used" in errors(found)[0].fix
 
 
 def test_two_sparks_use_the_first_rail_for_everything() -> None:

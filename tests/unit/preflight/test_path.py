@@ -8,6 +8,7 @@ import pytest
 
 from glm_spark.fabric.links import find
 from glm_spark.fabric.probe import ProbeResult, probe_key
+from glm_spark.fabric.rails import RailFault
 from glm_spark.finding import Severity
 from glm_spark.preflight.checks import path
 from glm_spark.preflight.context import Context
@@ -75,3 +76,30 @@ async def test_without_a_token_nothing_is_probed(tmp_path: object) -> None:
     )
     at = Context(config=settings, me="spark-1", inventory=pair()["spark-1"], environ={})
     assert list(await path.run(at)) == []
+
+
+async def test_a_peer_whose_own_probes_come_in_does_not_get_this_sparks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One way is lost: the peer runs, so this is a fault, also where nothing else of it answers."""
+    findings = await told(monkeypatch, FINE, SILENT, heard=lambda address: address == "192.168.101.2")
+    assert findings == [("fabric.one-way", Severity.ERROR)]
+
+
+async def test_before_a_start_a_faulty_rail_is_told_by_its_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def probe(*arguments: object) -> ProbeResult:
+        return FINE if arguments[0] == "enp1s0f0np0" else SMALL
+
+    monkeypatch.setattr(path, "probe", probe)
+    inventories = pair()
+    at = Context(
+        config=config(),
+        me="spark-1",
+        moment="start",
+        inventory=inventories["spark-1"],
+        token=b"t" * 32,
+        links=find(config(), inventories).links,
+    )
+    (fault,) = await path.run(at)
+    assert isinstance(fault, RailFault)
+    assert (fault.code, fault.rail) == ("fabric.path-mtu", ("192.168.101.1", "192.168.101.2"))
+    (finding,) = await path.run(replace(at, moment="check"))
+    assert not isinstance(finding, RailFault)
