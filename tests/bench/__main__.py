@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from rich.console import Console
 
 from tests import enclosure
-from tests.bench import machine, measures, report
+from tests.bench import faults, machine, measures, report
 from tests.enclosure import ROOT
 
 RESULT = ROOT / ".cache/bench.json"
@@ -20,6 +20,7 @@ Measure = Callable[[bool], Awaitable[list[report.Figure]]]
 
 MEASURES: dict[str, Measure] = {
     "start": lambda quick: measures.start_to_live(2 if quick else 5),
+    "faults": faults.faults,
     "killed": lambda quick: measures.rank_killed(2 if quick else 5),
     "idle": lambda quick: measures.idle(5 if quick else 20),
     "first": lambda quick: measures.first_token(50 if quick else 300),

@@ -15,7 +15,7 @@ from rich.table import Table
 @dataclass(frozen=True)
 class Figure:
     """`wanted` is a bound: an upper one unless `at_least`. None: shown, not judged. `note` says how it was
-    measured."""
+    measured, `baseline` what has been published for the same."""
 
     name: str
     value: float
@@ -23,6 +23,7 @@ class Figure:
     wanted: float | None = None
     at_least: bool = False
     note: str = ""
+    baseline: str = ""
 
     @property
     def met(self) -> bool | None:
@@ -43,14 +44,16 @@ def median(values: Sequence[float]) -> float:
 
 def table(figures: Sequence[Figure]) -> Table:
     shown = Table(box=None, padding=(0, 2, 0, 0))
-    for heading in ("figure", "measured", "wanted", "", "how"):
+    compared = any(figure.baseline for figure in figures)
+    for heading in ("figure", "measured", "wanted", "", "how", *(["published elsewhere"] if compared else [])):
         shown.add_column(heading, justify="right" if heading in ("measured", "wanted") else "left")
     for figure in figures:
         wanted = ""
         if figure.wanted is not None:
             wanted = f"{'>=' if figure.at_least else '<='} {figure.wanted:g} {figure.unit}"
         word = {True: "[green]ok[/]", False: "[red]missed[/]", None: ""}[figure.met]
-        shown.add_row(figure.name, f"{figure.value:.4g} {figure.unit}", wanted, word, figure.note)
+        beside = [figure.baseline] if compared else []
+        shown.add_row(figure.name, f"{figure.value:.4g} {figure.unit}", wanted, word, figure.note, *beside)
     return shown
 
 
@@ -65,6 +68,7 @@ def save(file: Path, machine: dict[str, Any], when: str, figures: Sequence[Figur
             "at_least": figure.at_least,
             "met": figure.met,
             "note": figure.note,
+            "baseline": figure.baseline,
         }
         for figure in figures
     ]
