@@ -12,6 +12,7 @@ from tests.sparks.spark import Spark
 
 IMAGE = "localhost/engine"
 PATCHES = "a1897d591f70"
+PYTHON = ROOT / ".venv/bin/python"
 GLM_SPARK = ROOT / ".venv/bin/glm-spark"
 
 # Every Spark is a machine of its own to podman: its store, its run directory and its view of the control groups. The

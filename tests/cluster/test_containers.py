@@ -6,6 +6,8 @@ What is asserted is seen from outside: the process table, podman's own list, the
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import hashlib
 import os
 import random
 import signal
@@ -299,3 +301,31 @@ async def test_a_restart_whose_command_line_the_engine_rejects_stops_nothing(con
     status = await cluster.leader.status()
     assert status["ready"]
     assert status["generation"] == generation
+
+
+async def test_a_missing_image_is_fetched_by_its_digest_where_that_is_allowed(contained: MakeContained) -> None:
+    insecure = enclosure.scratch() / "registries.conf"
+    insecure.write_text('[[registry]]\nlocation = "127.0.0.1:5000"\ninsecure = true\n')
+    cluster = contained(images=1, env={"CONTAINERS_REGISTRIES_CONF": str(insecure)})
+    folder = enclosure.scratch() / "pushed"
+    podman.podman(cluster.leader.spark, "push", podman.IMAGE, f"dir:{folder}")
+    podman.podman(cluster.leader.spark, "rmi", podman.IMAGE)
+    digest = hashlib.sha256((folder / "manifest.json").read_bytes()).hexdigest()
+    image = f"127.0.0.1:5000/engine@sha256:{digest}"
+    told = podman.settings(enclosure.scratch(), next(enclosure.scratch().glob("engine-*")))
+    cluster.sparks.set_config({"engine": {**told["engine"], "image": image, "pull": True}})
+    cluster.start()
+    line = await cluster.leader.wait_journal("image.pull-failed")  # no registry answers yet
+    assert "connection refused" in line
+
+    async def told_why() -> bool:
+        return bool((await cluster.leader.status())["reason"]["code"] == "image.pull-failed")
+
+    await until(told_why, 10.0, "the set's reason to wait")
+    serve = [str(podman.PYTHON), str(Path(__file__).with_name("registry.py")), str(folder), "5000"]
+    with contextlib.ExitStack() as stack:
+        for daemon in cluster.daemons:
+            stack.callback(daemon.spark.popen(serve).kill)
+        await live(cluster)
+    for daemon in cluster.daemons:
+        assert any(f"image {image} is here" in line for line in daemon.journal())

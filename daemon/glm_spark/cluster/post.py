@@ -18,6 +18,7 @@ from glm_spark.cluster.generation import GenerationFile
 from glm_spark.cluster.lease import boottime
 from glm_spark.cluster.protocol import Goal, Report
 from glm_spark.engine import processes, progress
+from glm_spark.engine.pull import HOLDING
 from glm_spark.engine.rank import Rank, RankView
 from glm_spark.engine.runtime import Runtime
 from glm_spark.engine.spec import RankSpec, Variant
@@ -110,7 +111,7 @@ class Post:
             prepared=self._prepared,
             rank=self._rank.view if self._rank else None,
             reason=self._reason,
-            findings=(*self.remarks, *self.host, *self.outfit, *self._findings),
+            findings=(*self.remarks, *self.host, *self.outfit, *self._lasting()),
             bad_rails=self._bad_rails,
             leaving=self.leaving,
             weights=self.weights,
@@ -119,6 +120,10 @@ class Post:
             image_content=self.image,
             broken=self._doubt_since is not None and boottime() - self._doubt_since > HELD_SECONDS,
         )
+
+    def _lasting(self) -> tuple[Finding, ...]:
+        """The last check's findings without what `outfit` tells as it is now."""
+        return tuple(finding for finding in self._findings if finding.code not in HOLDING)
 
     @property
     def occupied(self) -> bool:
