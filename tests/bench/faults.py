@@ -160,6 +160,14 @@ async def _ready(http: aiohttp.ClientSession, port: int) -> bool:
         return False
 
 
+async def _answers(http: aiohttp.ClientSession) -> bool:
+    try:
+        async with http.get(f"http://127.0.0.1:{CONTROL}/healthz") as response:
+            return response.status == 200
+    except (aiohttp.ClientError, OSError):
+        return False
+
+
 async def _unready(http: aiohttp.ClientSession, port: int) -> bool:
     return not await _ready(http, port)
 
@@ -186,7 +194,8 @@ def _start_daemon(rank: int) -> Callable[[Scene], Awaitable[None]]:
     async def mend(scene: Scene) -> None:
         daemon = scene.daemons[rank]
         daemon.start()
-        await daemon.wait_state("waiting", "preparing", timeout=20)
+        async with daemon.spark.session(1.0) as http:
+            await scene._until(lambda: _answers(http))
 
     return mend
 

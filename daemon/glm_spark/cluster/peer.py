@@ -30,6 +30,7 @@ log = logging.getLogger(__name__)
 BEAT_SECONDS = 0.5
 CONNECT_SECONDS = 3.0
 _RETRY_FIRST, _RETRY_LAST = 0.1, 2.0
+_RETRY_GONE = 0.5  # where a host answers that nothing listens yet: its daemon is about to start, and asking is cheap
 _STEADY = 5.0  # a session that ends sooner is dialled again with growing pauses
 
 
@@ -165,7 +166,7 @@ class Peer:
                 async with asyncio.timeout(delay * random.uniform(0.8, 1.2)):
                     await self._redial.wait()
             except TimeoutError:
-                delay = min(delay * 1.6, _RETRY_LAST)
+                delay = min(delay * 1.6, _RETRY_GONE if self.known.gone else _RETRY_LAST)
 
     async def _dial(self, route: Dial) -> bool:
         """One connection from dial to end; True when a session was held for a while."""
