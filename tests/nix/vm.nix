@@ -66,7 +66,10 @@ let
         };
         "glm-spark/standin.json".text = builtins.toJSON { any_model = true; };
       };
-      systemd.tmpfiles.rules = [ "d /var/lib/glm-spark/model 0755 glm-spark glm-spark -" ];
+      systemd.tmpfiles.rules = [
+        "d /var/lib/glm-spark/model 0755 glm-spark glm-spark -"
+        "f /var/lib/glm-spark/model/config.json 0644 glm-spark glm-spark - {}"
+      ];
       environment.systemPackages = [
         pkgs.curl
         pkgs.jq
@@ -101,6 +104,7 @@ let
           engine.environment.TENSORFOLD_STANDIN = "/etc/glm-spark/standin.json";
           model.path = "/var/lib/glm-spark/model";
           memory.want_available_gib = 0.1;
+          memory.floor_gib = 0.05;
         };
       };
     };
