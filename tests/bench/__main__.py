@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from rich.console import Console
 
 from tests import enclosure
-from tests.bench import faults, machine, measures, report
+from tests.bench import faults, machine, measures, report, weights
 from tests.enclosure import ROOT
 
 RESULT = ROOT / ".cache/bench.json"
@@ -25,7 +25,9 @@ MEASURES: dict[str, Measure] = {
     "idle": lambda quick: measures.idle(5 if quick else 20),
     "first": lambda quick: measures.first_token(50 if quick else 300),
     "streams": lambda quick: measures.many_streams(50, 100.0, 4 if quick else 12),
+    "weights": weights.sync_of_weights,
 }
+BY_NAME_ONLY = {"weights"}  # takes minutes and 9 GB of disk
 
 
 async def run(names: list[str], quick: bool, console: Console) -> list[report.Figure]:
@@ -41,7 +43,8 @@ async def run(names: list[str], quick: bool, console: Console) -> list[report.Fi
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="./dev bench", description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"some of: {', '.join(MEASURES)} (default: all)")
+    known = ", ".join(MEASURES)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"some of: {known} (default: all but weights)")
     parser.add_argument("--quick", action="store_true", help="fewer repetitions")
     parser.add_argument("--check", action="store_true", help="exit status 1 when a wanted figure is missed")
     arguments = parser.parse_args()
@@ -57,7 +60,8 @@ def main() -> int:
     console.print(machine.sentence(described), soft_wrap=True)
     if described["load"] > 0.5 * described["cores"]:
         console.print("the machine is busy with something else: times will be too long", style="yellow")
-    figures = asyncio.run(run(arguments.names or list(MEASURES), arguments.quick, console))
+    usual = [name for name in MEASURES if name not in BY_NAME_ONLY]
+    figures = asyncio.run(run(arguments.names or usual, arguments.quick, console))
     console.print(report.table(figures))
     when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     report.save(RESULT, described, when, figures)
