@@ -190,8 +190,6 @@ def main() -> int:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
-    with contextlib.suppress(OSError):
-        os.nice(5)  # beats go first
     job = Job.model_validate_json(_first_line())
     os.environ.update(
         HF_HUB_DISABLE_XET="1",
