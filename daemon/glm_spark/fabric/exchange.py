@@ -129,7 +129,7 @@ class Exchanges:
             await self._give_up(rail)
             text = f"no answer within {STEP_SECONDS:g} s at step {order.step}"
             return Answer(finding=self._finding(rail, text, Severity.UNKNOWN))
-        except (OSError, _Gone) as error:
+        except (OSError, ValueError, _Gone) as error:
             await self._give_up(rail)
             return Answer(finding=self._finding(rail, str(error), Severity.UNKNOWN))
 

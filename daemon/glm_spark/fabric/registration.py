@@ -10,19 +10,21 @@ import contextlib
 import resource
 from typing import Any
 
-BYTES = 64 << 20  # NCCL's buffers of four channels and both directions are of this size
+BYTES = 16 << 20  # tried: twice the memlock limit that distributions set
+NEEDED = 64 << 20  # NCCL's buffers of four channels and both directions
 _LOCAL_WRITE, _REMOTE_WRITE = 1, 2
 _IPC_LOCK = 14  # CAP_IPC_LOCK lifts the memlock limit
 
 
 def register(devices: list[str]) -> dict[str, Any]:
-    """{"bytes", "memlock", "unlimited", "tried": [{"device", "errno", "text"}]}; errno 0 where it went well.
+    """{"bytes", "needed", "memlock", "unlimited", "tried": [{"device", "errno", "text"}]}; errno 0 where it went well.
 
     `memlock` is the limit in bytes, -1 for none; `unlimited` says that it does not count for this process.
     """
     soft = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
     return {
         "bytes": BYTES,
+        "needed": NEEDED,
         "memlock": -1 if soft == resource.RLIM_INFINITY else soft,
         "unlimited": soft == resource.RLIM_INFINITY or _may_lock(),
         "tried": [_try(device) for device in devices],

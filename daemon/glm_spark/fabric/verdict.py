@@ -87,8 +87,9 @@ def allowed(ends: Ends) -> float | None:
 
 
 def said(proof: RailProof) -> str:
-    """`rail spark-1 - spark-2, 192.168.100.1 - 192.168.100.2: fine, 3.4 us, 97.1 and 96.8 Gb/s`."""
-    return f"rail {proof.a} - {proof.b}, {proof.rail[0]} - {proof.rail[1]}: {proof.verdict}{figures(proof)}"
+    """`rail spark-1 - spark-2, 192.168.100.1 - 192.168.100.2: fine, round trip 3.4 us, ...`, with why if it is not."""
+    why = f": {proof.finding.measured}" if proof.finding is not None else ""
+    return f"rail {proof.a} - {proof.b}, {proof.rail[0]} - {proof.rail[1]}: {proof.verdict}{figures(proof)}{why}"
 
 
 def figures(proof: RailProof) -> str:

@@ -48,7 +48,7 @@ def changed(at: Context, **netdev: Any) -> Context:
 def refusal(memlock: int, *, unlimited: bool, errno: int = 12, step: str = "register") -> dict[str, Any]:
     text = "Failed to register a MR. length: 67108864, access flags: 3. Errno: 12, Cannot allocate memory"
     tried = [{"device": "rocep1s0f0", "step": step, "errno": errno, "text": text}]
-    return {"bytes": 64 * MIB, "memlock": memlock, "unlimited": unlimited, "tried": tried}
+    return {"bytes": 16 * MIB, "needed": 64 * MIB, "memlock": memlock, "unlimited": unlimited, "tried": tried}
 
 
 def test_a_memlock_limit_is_named_with_the_units_setting(at: Context) -> None:

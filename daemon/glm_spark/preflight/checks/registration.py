@@ -37,8 +37,34 @@ def _devices(context: Context) -> list[str]:
 
 
 def judge(context: Context, told: dict[str, Any]) -> tuple[Finding, ...]:
-    """Pure. `told` as `fabric.registration.register` returns it."""
-    return tuple(_fault(context, told, one) for one in told["tried"] if one["errno"] not in (0, _ENODEV))
+    """Pure. `told` as `fabric.registration.register` returns it. A memlock limit is told once, tried or not."""
+    limited = not told["unlimited"] and 0 <= told["memlock"] < told["needed"]
+    faults = [one for one in told["tried"] if one["errno"] not in (0, _ENODEV)]
+    if limited and all(one["errno"] == _ENOMEM for one in faults):
+        return (_limited(context, told, faults),) if told["tried"] else ()
+    return tuple(_fault(context, told, one) for one in faults)
+
+
+def _limited(context: Context, told: dict[str, Any], faults: list[dict[str, Any]]) -> Finding:
+    limit, wanted = f"the memlock limit is {told['memlock'] / _MIB:g} MiB", f"{told['needed'] // _MIB} MiB or more"
+    if context.alone:
+        return context.finding(
+            "verbs.memlock-here",
+            Severity.NOTE,
+            "memory registration",
+            measured=f"{limit} for whoever runs this, which says nothing about the daemon",
+            wanted=wanted,
+            fix="Run this as root, or ask the daemon: glm-spark check --cluster on the leader.",
+        )
+    refused = f"; {told['bytes'] // _MIB} MiB are refused (Cannot allocate memory)" if faults else ""
+    return context.finding(
+        "verbs.memory-registration",
+        Severity.ERROR,
+        f"memory registration on {', '.join(one['device'] for one in faults or told['tried'])}",
+        measured=limit + refused,
+        wanted=f"no memlock limit, at least {wanted}",
+        fix="Set LimitMEMLOCK=infinity in the unit (systemctl edit glm-spark), then systemctl restart glm-spark.",
+    )
 
 
 def _fault(context: Context, told: dict[str, Any], one: dict[str, Any]) -> Finding:
@@ -52,25 +78,6 @@ def _fault(context: Context, told: dict[str, Any], one: dict[str, Any]) -> Findi
             measured=one["text"],
             wanted="read and write access to /dev/infiniband/uverbs*",
             fix="Run this as root." if context.alone else "Let the unit have it: DeviceAllow=char-infiniband* rw.",
-        )
-    if number == _ENOMEM and not told["unlimited"] and 0 <= told["memlock"] < size:
-        limit = f"the memlock limit is {told['memlock'] / _MIB:g} MiB"
-        if context.alone:
-            return context.finding(
-                "verbs.memlock-here",
-                Severity.NOTE,
-                subject,
-                measured=f"not tried in full: {limit} for whoever runs this, not for the daemon",
-                wanted=f"{size // _MIB} MiB",
-                fix="Run this as root, or ask the daemon: glm-spark check --cluster on the leader.",
-            )
-        return context.finding(
-            "verbs.memory-registration",
-            Severity.ERROR,
-            subject,
-            measured=f"{size // _MIB} MiB are refused (Cannot allocate memory): {limit}",
-            wanted="no memlock limit",
-            fix="Set LimitMEMLOCK=infinity in the unit (systemctl edit glm-spark), then systemctl restart glm-spark.",
         )
     return context.finding(
         "verbs.memory-registration",
@@ -96,7 +103,7 @@ def _unknown(context: Context, measured: str) -> Finding:
 
 CHECK = Check(
     id="registration",
-    measures="ibv_reg_mr of 64 MiB on each ACTIVE device of the cable, and the memlock limit",
+    measures="ibv_reg_mr of 16 MiB on each ACTIVE device of the cable, and the memlock limit",
     wants="that it succeeds",
     advice="Set LimitMEMLOCK=infinity; without a limit the kernel or the firmware is at fault.",
     run=run,
