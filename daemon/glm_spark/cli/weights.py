@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import os
 import sys
@@ -173,6 +174,7 @@ def _run(arguments: argparse.Namespace, config: Config, steward: Steward, verb: 
     from glm_spark.weights import process
     from glm_spark.weights.look import told
 
+    _want_own_state(steward)
     job = steward.job(verb, pins.wanted(config), again=again).model_copy(update={"derive": verb == "verify"})
     with _Progress(arguments) as progress:
         found = list(asyncio.run(process.run(job, progress.take)))
@@ -182,6 +184,18 @@ def _run(arguments: argparse.Namespace, config: Config, steward: Steward, verb: 
         for one in looks:
             print(printable(_line(one)))
     return _told(arguments, found)
+
+
+def _want_own_state(steward: Steward) -> None:
+    """What another user writes here, the daemon could neither read nor renew. Raises Fault."""
+    from glm_spark.weights.faults import not_owned
+
+    for place in (steward.store.state, steward.store.state.parent):
+        with contextlib.suppress(OSError):
+            owner = place.stat().st_uid
+            if owner != os.geteuid():
+                raise not_owned(steward.node, str(place), owner)
+            return
 
 
 class _Progress:

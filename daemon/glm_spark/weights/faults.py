@@ -79,7 +79,7 @@ def of_disk(node: str, place: str, error: OSError) -> Fault:
 
 def not_owned(node: str, place: str, owner: int) -> Fault:
     user = os.geteuid()
-    fix = f"Run chown {user} {place}, or run this as the user that owns it."
+    fix = f"Run this as that user, as the daemon does; or, if it should be this one's: chown {user} {place}."
     return fault(node, "owner", place, f"owned by user id {owner}", f"user id {user}, who writes here", fix)
 
 

@@ -84,4 +84,6 @@ class Feeder:
         text = str(trouble) if trouble else None
         if trouble is not None and text != self._said:
             log.warning("%s", trouble, extra={"code": trouble.code})
+        if text != self._said:
+            self._steward.remark(trouble)
         self._said = text

@@ -115,7 +115,7 @@ class Steward:
             for one in looks:
                 size = amount(one.manifest.size) if one.manifest else "served as it is"
                 log.info("%s is here: %s (%s)", one.pin.kind, one.pin.path or one.pin.name, size)
-        self._tell(WeightsStatus(phase="complete"))
+            self._tell(WeightsStatus(phase="complete"))
 
     async def _bring(self, looks: tuple[Look, ...]) -> None:
         config = self._config()
@@ -190,6 +190,11 @@ class Steward:
         if status != self.status:
             self.status = status
             self._on_change()
+
+    def remark(self, trouble: Finding | None) -> None:
+        """What keeps this Spark's weights from a worker: told beside its own."""
+        if self.complete:
+            self._tell(WeightsStatus(phase="complete", finding=trouble))
 
     def _note(self, trouble: Finding) -> None:
         code, times, until = self._failed
