@@ -14,7 +14,7 @@ from dataclasses import dataclass
 MTU = {1: 256, 2: 512, 3: 1024, 4: 2048, 5: 4096}  # ibv_mtu -> bytes
 LONGEST = 4096
 ROCE_V2 = 2  # ibv_gid_type
-RETRIES = 7
+RETRIES = 6  # soft-RoCE takes 7 for "for ever", a ConnectX does not
 TRANSPORT_RETRIES, FLUSHED = 12, 5  # ibv_wc_status
 STATUS = {
     1: "local length error",

@@ -133,7 +133,8 @@ class Channel:
         attributes.ah_attr = AHAttr(is_global=1, port_num=PORT, gr=route)
         attributes.sq_psn = self._psn
         attributes.timeout = self._timeout
-        attributes.retry_cnt = attributes.rnr_retry = RETRIES  # 7 receiver-not-ready retries mean: for ever
+        attributes.retry_cnt = RETRIES
+        attributes.rnr_retry = 7  # for ever: a peer that is slow to listen is late, not unreachable
         try:
             self._qp.to_rts(attributes)
         except PyverbsRDMAError as error:

@@ -82,8 +82,8 @@ def test_all_ranks_name_the_same_fault_and_a_missing_device_comes_before_the_cou
     assert setup_fault({0: "", 1: ""}, {0: 2, 1: 2}) == ""
 
 
-@pytest.mark.parametrize(("seconds", "exponent"), [(4.0, 17), (2.0, 16), (34.0, 20), (0.0, 1), (1e9, 31)])
-def test_eight_tries_on_a_dead_path_take_about_the_seconds_asked_for(seconds: float, exponent: int) -> None:
+@pytest.mark.parametrize(("seconds", "exponent"), [(4.0, 17), (2.0, 16), (30.0, 20), (0.0, 1), (1e9, 31)])
+def test_the_tries_on_a_dead_path_take_about_the_seconds_asked_for(seconds: float, exponent: int) -> None:
     assert timeout_exponent(seconds) == exponent
 
 
