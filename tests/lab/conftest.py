@@ -67,7 +67,7 @@ def labs() -> Iterator[Labs]:
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
     report = yield
     fixtures = getattr(item, "funcargs", {})
-    if report.when == "call" and report.failed and "labs" in fixtures:
+    if report.when != "teardown" and report.failed and "labs" in fixtures:
         fixtures["labs"].keep_evidence(item.name)
     return report
 
