@@ -68,6 +68,7 @@ class Observer:
         self.looks = 0
         self.answers = 0
         self.time = 0.0  # seconds, without what this process itself was held up for
+        self.absent = 0.0  # when the leader's daemon was last seen gone or standing still
         self._looked = time.monotonic()
         self._broken = Since()
         self._lone = Since()
@@ -95,6 +96,9 @@ class Observer:
         self.looks += 1
         ranks = processes.ranks()
         silent = set(self._silent())
+        leader = self.cluster.leader
+        if not leader.running or leader.spark.name in silent:
+            self.absent = self.time
         self._one_generation(ranks)
         self._broken.now(dict.fromkeys(self._wrong(ranks, silent)), self.time)
         self._no_lone_rank(ranks, silent)

@@ -15,8 +15,9 @@ from typing import Any
 
 import aiohttp
 
+from tests.cluster.client import QUESTION
 from tests.cluster.conftest import Cluster
-from tests.cluster.observer import Observer
+from tests.cluster.observer import FRONT, Observer
 from tests.sparks import processes
 from tests.sparks.daemon import Daemon, until
 
@@ -299,10 +300,19 @@ class Storm:
             self.cluster.start()
             if self.stopped and await self.owner("restart"):
                 self.stopped = False
-            return self.observer.whole() and await leader.endpoint_ready() == 200
+            return self.observer.whole() and await leader.endpoint_ready() == 200 and await self._answered()
 
         await until(back, BACK_SECONDS, "live again after all faults ended")
         return True
+
+    async def _answered(self) -> bool:
+        """What ended with the last faults may still break the set once more; then it has to come back again."""
+        url = f"http://127.0.0.1:{FRONT}/v1/chat/completions"
+        try:
+            reply = await self.cluster.leader.spark.http("POST", url, json=QUESTION, timeout=10)
+        except (aiohttp.ClientError, OSError):
+            return False
+        return reply.status == 200
 
 
 ACTS: Mapping[str, Callable[[Storm, int], bool | Awaitable[bool]]] = {

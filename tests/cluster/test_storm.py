@@ -6,6 +6,7 @@ the last failure left: the steps since the set was last well.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 
 from tests.cluster.attendant import FRAIL, watched
+from tests.cluster.client import Client
 from tests.cluster.conftest import MakeCluster
 from tests.cluster.observer import Limits
 from tests.cluster.storm import CALM, Step, Storm, asked_seed, plan
@@ -43,15 +45,21 @@ async def weather(make_cluster: MakeCluster, count: int, seed: int, steps: list[
     told = ""
     try:
         async with watched(cluster, LIMITS) as observer:
-            storm = Storm(cluster, observer)
+            storm, client = Storm(cluster, observer), Client(observer)
+            asking = asyncio.create_task(client.run())
             try:
                 await storm.play(steps)
             except BaseException:
                 told = record(count, seed, storm.played)
                 raise
+            finally:
+                asking.cancel()
+                await asyncio.gather(asking, return_exceptions=True)
     except AssertionError as fault:
         raise AssertionError(f"{fault}\n{told}") from fault
-    print(f"seed {seed}: {storm.done} of {len(storm.played)} steps found something to do, {observer.looks} looks")
+    told = f"{observer.looks} looks, answers {dict(client.answers)}"
+    print(f"seed {seed}: {storm.done} of {len(storm.played)} steps found something to do, {told}")
+    assert client.answers.total() > 0
     assert storm.done > len(steps) // 2
     assert observer.looks > len(steps)
 
