@@ -7,6 +7,7 @@ import contextlib
 import hashlib
 import json
 import os
+import resource
 import shutil
 import subprocess
 import sys
@@ -55,10 +56,16 @@ def _measure(sizes: tuple[int, ...]) -> list[Figure]:
     memory.mkdir()
     with Sparks(2) as sparks:
         link = _iperf(sparks)
-        rsync = {where: _rsync(sparks, source, where, total) for where in (PLACE, memory)}
-        ours, peaks, looked = {}, dict.fromkeys(("receiver", "sender"), 0.0), 0.0
+        rsync, ours, work = {}, {}, {}
+        peaks, looked = dict.fromkeys(("receiver", "sender"), 0.0), 0.0
         for where in (PLACE, memory):
+            before = _processor()
+            rsync[where] = _rsync(sparks, source, where, total)
+            work["rsync"] = _processor() - before
+        for where in (PLACE, memory):
+            before = _processor()
             ours[where], held = _sync(sparks, where, total)
+            work["sync"] = _processor() - before
             peaks = {who: max(peaks[who], held[who]) for who in peaks}
             looked = _look_at_a_complete_cache(where, len(sizes))
             shutil.rmtree(where / "worker")
@@ -78,6 +85,8 @@ def _measure(sizes: tuple[int, ...]) -> list[Figure]:
         Figure("to memory: rsync -a over ssh", rsync[memory], SPEEDS, note="no disk in the way"),
         Figure("to memory: sync of weights", ours[memory], SPEEDS, note="proven"),
         Figure("to memory: sync against rsync", ours[memory] / rsync[memory], "x", 2.0, at_least=True),
+        Figure("processor: rsync -a over ssh", work["rsync"] / total * 1e9, "s/GB", note="both ends, to memory"),
+        Figure("processor: sync of weights", work["sync"] / total * 1e9, "s/GB", note="both ends, to memory"),
         *(
             Figure(f"sync: the {who}'s process at most", peak / 1e6, "MB", 140, note="beside a daemon of 60 MB")
             for who, peak in peaks.items()
@@ -263,6 +272,12 @@ def _peak(pid: int) -> float:
             if line.startswith("VmHWM:"):
                 return float(line.split()[1]) * 1024
     return 0.0
+
+
+def _processor() -> float:
+    """Seconds of processor time of everything that was started and has ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def _hash_speed() -> Figure:
