@@ -15,6 +15,7 @@ from glm_spark.finding import Finding, Severity
 
 _BACK_OFF = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)  # seconds before the next reader is started
 _LONG_LIFE = 30.0  # seconds after which a reader's end starts the back-off anew
+_MOST_PATIENCE = 6  # deadlines that a late reader is given on top
 _ABANDONED = 3  # readers that could not be killed; with so many no further one is started
 
 
@@ -29,9 +30,9 @@ class _Stuck(Exception):
 class Watcher:
     """Runs `glm_spark.fabric.child watch` and holds its latest reading.
 
-    A reader that does not answer within `deadline` seconds is killed and replaced; one that a wedged driver
-    holds in the kernel cannot be killed and is left behind, at most three of them. Meanwhile `inventory` stays
-    the last reading and `findings` says that it is old.
+    A reader that does not answer within `deadline` seconds is told, and with some patience killed and replaced; one
+    that a wedged driver holds in the kernel cannot be killed and is left behind, at most three of them. Meanwhile
+    `inventory` stays the last reading and `findings` says that it is old.
     """
 
     def __init__(
@@ -80,6 +81,10 @@ class Watcher:
                 return await answer
         finally:
             self._asked.pop(number, None)
+
+    def late(self, seconds: float) -> Finding:
+        """That a fresh reading did not come within `seconds`, for somebody who cannot go on without."""
+        return self._stuck_finding(f"no reading for {seconds:g} s")
 
     async def run(self) -> None:
         """Reads until cancelled; no fault of the reader ends it."""
@@ -156,14 +161,22 @@ class Watcher:
             answer.set_result(inventory)
 
     async def _question(self) -> None:
-        """Ask for a reading at a regular pace, to tell a stuck reader from a quiet one."""
+        """Ask for a reading at a regular pace, to tell a stuck reader from a quiet one.
+
+        One that is late is told at once and ended later, each time a little later: on a machine that is merely slow
+        readers would else be ended for ever before they could answer.
+        """
         loop = asyncio.get_running_loop()
         while True:
             began = loop.time()
             try:
                 await self.fresh(self._deadline)
             except TimeoutError:
-                raise _Stuck(f"no reading for {loop.time() - began:.1f} s") from None
+                self._tell(self._stuck_finding(f"no reading for {loop.time() - began:.1f} s"))
+                try:
+                    await self.fresh(self._deadline * min(1 + self._failures, _MOST_PATIENCE))
+                except TimeoutError:
+                    raise _Stuck(f"no reading for {loop.time() - began:.1f} s") from None
             await asyncio.sleep(max(self._deadline / 2, 0.05))
 
     async def _put_away(self) -> None:

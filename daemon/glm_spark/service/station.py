@@ -206,7 +206,7 @@ class Station:
         """The rank of a goal on this Spark as it is now; NotReady when the agreed rails do not fit it."""
         inventory = await self._fresh_inventory()
         if inventory is None:
-            raise NotReady(*self.watcher.findings)
+            raise NotReady(*self.watcher.findings or (self.watcher.late(READING_SECONDS),))
         me, config = self.place.me, self.config
         rails, findings = links.local_rails(config, me, inventory, goal.links)
         errors = [finding for finding in findings if finding.severity is Severity.ERROR]
