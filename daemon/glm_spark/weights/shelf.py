@@ -208,8 +208,11 @@ class Shelf:
             if blob.pending and blob not in self._open:
                 self._open.appendleft(blob)
             if not blob.compared and not blob.left:
-                # Nothing differs from what the sender has, and yet the whole is not what was pinned.
-                self._fail(self.not_the_pinned(blob))
+                if blob.differed:
+                    self._due(blob)
+                else:
+                    # Nothing differs from what the sender has, and yet the whole is not what was pinned.
+                    self._fail(self.not_the_pinned(blob))
             self._changed.notify_all()
 
     # -- proving -----------------------------------------------------------------------------------------------
@@ -255,7 +258,7 @@ class Shelf:
             if blob.repairs > REPAIRS:
                 raise self.not_the_pinned(blob)
             blob.questions = deque(range(0, chunks_in(blob.entry.size), _DIGESTS))
-            blob.compared = len(blob.questions)
+            blob.compared, blob.differed = len(blob.questions), False
             if not blob.compared:
                 raise self.not_the_pinned(blob)
             self._open.appendleft(blob)

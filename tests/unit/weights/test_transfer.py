@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from glm_spark.weights import layout, lists
+from glm_spark.weights import layout, lists, shelf
 from glm_spark.weights.partial import CHUNK
 from tests.unit.weights.repositories import (
     PIN,
@@ -161,6 +161,22 @@ def test_a_finished_file_that_was_damaged_is_mended_by_its_chunks(pair: Pair) ->
     _, receiver = pair.sync()
     assert pair.arrived()
     assert receiver.moved == CHUNK
+
+
+def test_chunks_are_compared_in_several_questions_where_there_are_many(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair.sync()
+    monkeypatch.setattr(shelf, "_DIGESTS", 2)
+    damaged = blob_file(pair.worker.cache, "model-1.safetensors", FILES["model-1.safetensors"])
+    with open(damaged, "r+b") as file:
+        for index in (0, 7):
+            file.seek(index * CHUNK)
+            file.write(b"damage")
+    _, receiver = pair.sync()
+    assert receiver.findings == ()
+    assert pair.arrived()
+    assert receiver.moved == 2 * CHUNK
 
 
 def test_a_truncated_file_is_mended_by_what_it_lacks(pair: Pair) -> None:
