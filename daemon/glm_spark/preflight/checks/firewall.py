@@ -45,7 +45,7 @@ async def run(context: Context) -> Iterable[Finding]:
             # Nothing is concluded: what the path probes and exchanges find is measured.
             return (_unread(context, "only root may read the packet filters", Severity.NOTE),) if ufw_on() else ()
         return (_unread(context, error.strerror or str(error), Severity.UNKNOWN),)
-    return (*judge(context, filters), *_bridged(context, filters))
+    return (*judge(context, filters), *bridged(context, filters))
 
 
 def needs(context: Context) -> tuple[Need, ...]:
@@ -109,7 +109,7 @@ def _port(need: Need) -> str:
     return "above 32768" if need.port == EPHEMERAL else str(need.port)
 
 
-def _bridged(context: Context, filters: Filters) -> Iterator[Finding]:
+def bridged(context: Context, filters: Filters) -> Iterator[Finding]:
     """A netdev of the cable in a bridge: then what it carries also goes through the chains of forwarded packets."""
     chain = forward_drops(filters)
     if context.inventory is None or chain is None or not _bridge_filtered():
