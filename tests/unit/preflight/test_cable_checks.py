@@ -27,7 +27,7 @@ def at() -> Context:
 
 
 def one(findings: Any) -> Finding:
-    found = list(findings)
+    found: list[Finding] = list(findings)
     assert len(found) == 1, found
     assert found[0].fix
     return found[0]
