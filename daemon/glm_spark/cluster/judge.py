@@ -50,7 +50,7 @@ def obstacle(world: World) -> Finding | None:
         if not spark.up or spark.freshness is not Freshness.FRESH:
             return spark.problem or note(leader, "cluster.dialling", f"{spark.name} is being dialled")
         if spark.report is None or spark.hello is None:
-            return note(leader, "cluster.no-report", f"{spark.name} has not said how it is yet")
+            return spark.problem or note(leader, "cluster.no-report", f"{spark.name} has not said how it is yet")
         if spark.report.leaving:
             return fault(spark.name, "cluster.leaving", "its daemon was asked to stop")
         if held := next((finding for finding in spark.report.findings if finding.code in HOLDING), None):

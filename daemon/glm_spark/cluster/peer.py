@@ -197,9 +197,9 @@ class Peer:
         self._lease = Lease(self._suspect, self._lease_seconds, now)
         self._sent, self._seq, self._ack = {}, 0, 0
         known = self.known
-        known.opening, known.problem, known.gone, known.up, known.lapsed = live.peer, None, False, True, False
-        known.hello = None
-        log.info("session with %s, boot %s", self.node.name, live.peer.boot_id[:8])
+        # What kept the last session from being held stays in sight until this one carries a first word.
+        known.opening, known.hello = live.peer, None
+        known.gone, known.up, known.lapsed = False, True, False
         beats = asyncio.create_task(self._beat(live), name=f"beats to {self.node.name}")
         try:
             while True:
@@ -263,6 +263,9 @@ class Peer:
             if (waiting := self._ordered.get(did.number)) and not waiting.done():
                 waiting.set_result(did.answer)
         if beat.hello is not None:
+            if self.known.hello is None and self.known.opening is not None:
+                self.known.problem = None
+                log.info("session with %s, boot %s", self.node.name, self.known.opening.boot_id[:8])
             self.known.hello, changed = beat.hello, True
         if beat.inventory is not None:
             self.known.inventory, changed = beat.inventory, True
@@ -329,6 +332,7 @@ _CODES = {
     protocol.CROWDED: "cluster.crowded",
 }
 _FIXES = {
+    protocol.MALFORMED: "Bring both Sparks to the same version of glm-spark (glm-spark --version on each).",
     protocol.TOKEN_DIFFERS: "Copy the leader's token file to this Spark (mode 0600) and restart glm-spark here.",
     protocol.PROTOCOL_DIFFERS: "Bring both Sparks to the same version of glm-spark.",
     protocol.NOT_THE_LEADER: "Give all Sparks the same [[node]] entries in the same order.",
