@@ -329,3 +329,13 @@ async def test_a_missing_image_is_fetched_by_its_digest_where_that_is_allowed(co
         await live(cluster)
     for daemon in cluster.daemons:
         assert any(f"image {image} is here" in line for line in daemon.journal())
+
+
+async def test_why_there_is_no_container_is_said_in_podmans_words_with_what_to_do(contained: MakeContained) -> None:
+    cluster = contained(config={"engine": {"command": ["no-such-engine"]}})
+    cluster.start()
+    line = await cluster.leader.wait_journal("engine.container-refused")
+    assert 'exec: "no-such-engine"' in line
+    assert "Correct engine.command" in line
+    for daemon in cluster.daemons:
+        await nothing_left(daemon)

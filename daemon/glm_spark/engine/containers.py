@@ -34,6 +34,7 @@ LOOK_SECONDS = 5.0
 ENDED_SECONDS = 5.0  # between a container's end and the runtime's word on it: 0.2 s
 TOOL_SECONDS = 30.0  # for one answer of the runtime
 REMOVE_TRIES = 5
+WORDS_SECONDS = 2.0
 LAST_WORDS = 12  # lines of podman's or docker's own complaint
 
 
@@ -149,7 +150,7 @@ class ContainerRuntime:
             await _abandon(rank)
             raise StartFault(_slow(config, spec)) from None
         if kept.over and (await kept.ended()).code in container.NOT_STARTED and rank.pid == 0:
-            said = [line async for line in kept.lines]
+            said = await _last_words(kept)
             await _abandon(rank)
             raise StartFault(not_run(config, spec, said))
         return rank
@@ -180,12 +181,24 @@ async def _first_process(rank: ContainerRank, kept: KeptRank, spec: RankSpec, *,
     marks = {**spec.marks, container.MARK: container.name_of(spec)}
     pause = FIRST_LOOK
     while not kept.over:
-        seen = await processes.aside(lambda: processes.first_marked(marks), LOOK_SECONDS)
+        seen = None
+        with suppress(TimeoutError):  # a process stuck in the kernel holds up the reading of the table; look again
+            seen = await processes.aside(lambda: processes.first_marked(marks), LOOK_SECONDS)
         if seen is not None:
             rank.found(seen, monitored=monitored)
             return
         await asyncio.sleep(pause)
         pause = min(pause * 1.5, SLOWEST_LOOK)
+
+
+async def _last_words(kept: KeptRank) -> list[str]:
+    """What the runtime said before it ended; somebody else may hold its output open."""
+    said: list[str] = []
+    with suppress(TimeoutError):
+        async with asyncio.timeout(WORDS_SECONDS):
+            async for line in kept.lines:
+                said.append(line)
+    return said
 
 
 async def _abandon(rank: ContainerRank) -> None:
