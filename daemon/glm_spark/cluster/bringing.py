@@ -35,5 +35,5 @@ class Bringing:
         if not moving:
             return None
         name, status = max(moving, key=lambda row: row[1].total - row[1].done)
-        text = in_words(status)
+        text = f"{name} {in_words(status)}"
         return Finding(code="set.weights", severity=Severity.NOTE, node=name, subject="weights", measured=text)

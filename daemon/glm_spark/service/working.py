@@ -29,7 +29,7 @@ class Working:
         self._station = station
         self._pulse = pulse
         self._since = time.time()
-        self._said = ""
+        self._said = self._shown = ""
         self._hurried = False
         timeouts = station.config.timeouts
         self.worker = Worker(
@@ -145,9 +145,18 @@ class Working:
 
     def _say(self) -> None:
         """One line in the journal for each change of what this Spark does."""
-        headline = self.headline()
-        if headline != self._said:
-            self._said = headline
+        line = self._line()
+        if line != self._said:
+            self._said = line
             self._since = time.time()
-            log.info("%s", headline, extra={"generation": self._station.post.report.generation})
+            log.info("%s", line, extra={"generation": self._station.post.report.generation})
+        if (headline := self.headline()) != self._shown:
+            self._shown = headline
             self._pulse().changed()
+
+    def _line(self) -> str:
+        """The headline without what changes all the time."""
+        told = self.worker.told()
+        if told is not None and told.reason is not None and told.reason.code == "set.weights":
+            return f"{self._station.post.report.state}; the set is {told.state}: weights are being brought"
+        return self.headline()
