@@ -288,7 +288,7 @@ async def _forget_failures(scene: Scene) -> None:
     before = int((await scene.daemons[0].status())["generation"])
     code, body = await scene.daemons[0].control("POST", "/v1/restart")
     if code != 202:
-        raise RuntimeError(f"restart was answered with {code}: {body}")
+        raise RuntimeError(f"the restart between two runs was answered with {code}: {body}")
     async with asyncio.timeout(60):
         while True:
             status = await scene.daemons[0].wait_state("live", timeout=60)

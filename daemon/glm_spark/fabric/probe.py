@@ -85,7 +85,8 @@ async def probe(
 
     No packet is larger than 65535 bytes, whatever the MTU (loopback's is 65536). Each of up to `attempts` waits
     `timeout` seconds, and where some came back the others are given a second more, since late is not lost; so at
-    most 3 * attempts * timeout + 1 seconds in all.
+    most 4 * attempts * timeout + 1 seconds in all. Where small packets pass, full ones are asked once more: a peer that
+    was held up while the first were on their way answers only what came later, which must not look like an MTU.
     """
     mtu = min(mtu, _LARGEST_PACKET)
     full = await _ask(netdev, source, (peer, port), mtu, key, attempts, timeout)
@@ -102,6 +103,11 @@ async def probe(
                 largest, rtt = size, small.rtt
             if refused:
                 break
+        if largest and not (full.own_short or peer_mtu or refused):
+            again = await _ask(netdev, source, (peer, port), mtu, key, attempts, timeout)
+            peer_mtu = again.peer_mtu
+            if again.received:
+                full, largest, rtt, error = again, mtu, again.rtt, ""
     return ProbeResult(
         mtu=mtu,
         port=port,

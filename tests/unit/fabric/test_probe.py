@@ -244,6 +244,36 @@ async def test_late_is_not_lost() -> None:
     assert (found.sent, found.received) == (3, 3)
 
 
+async def test_a_peer_that_was_held_up_for_a_while_is_no_path_of_small_packets() -> None:
+    loop = asyncio.get_running_loop()
+    key = KEY.encode()
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as held:
+        held.setblocking(False)
+        held.bind(("127.0.0.1", 0))
+
+        async def answer() -> None:
+            """What comes in the first three asks' time is lost; the rest is answered at once."""
+            for _ in range(3):
+                await loop.sock_recvfrom(held, 1 << 16)
+            while True:
+                data, peer = await loop.sock_recvfrom(held, 1 << 16)
+                told = unpack(data, key)
+                assert told is not None
+                await loop.sock_sendto(held, pack(Datagram(ANSWER, told.sequence, told.nonce), len(data), key), peer)
+
+        answering = asyncio.create_task(answer())
+        found = await probe("lo", "127.0.0.1", "127.0.0.1", held.getsockname()[1], 9000, key, timeout=0.1)
+        answering.cancel()
+        await asyncio.gather(answering, return_exceptions=True)
+    assert found.largest_ok == 9000
+    assert found.received == found.sent
+    assert not told_of(found)
+
+
+def told_of(result: ProbeResult) -> tuple[Finding, ...]:
+    return path_findings("spark-1", "spark-2", "lo", "127.0.0.1", result, answering=True)
+
+
 def test_some_loss_is_a_warning() -> None:
     finding = told(ProbeResult(mtu=9000, port=8899, sent=3, received=2, largest_ok=9000, rtt=0.1))
     assert (finding.code, finding.severity) == ("fabric.path-loss", Severity.WARNING)
