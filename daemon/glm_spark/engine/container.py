@@ -46,8 +46,12 @@ def tool_environment(here: Mapping[str, str], *, network: bool = False) -> dict[
 
 
 def tool(config: Config) -> tuple[str, ...]:
-    """The program with its own options, before any verb."""
-    return (config.engine.runtime, *config.engine.runtime_options)
+    """The program with its own options, before any verb.
+
+    podman tells the journal of each event, with every label and under the daemon's unit, which its owner reads.
+    """
+    quiet = ("--events-backend=none",) if config.engine.runtime == "podman" else ()
+    return (config.engine.runtime, *with_replacements(quiet, config.engine.runtime_options))
 
 
 def name_of(spec: RankSpec) -> str:

@@ -27,7 +27,7 @@ def config(**tables: Any) -> Config:
     return Config.model_validate({"node": nodes, **tables})
 
 
-PODMAN = """podman run --name=glm-spark-glm-spark-2-7-1
+PODMAN = """podman --events-backend=none run --name=glm-spark-glm-spark-2-7-1
 --label=io.glm-spark.cluster=glm --label=io.glm-spark.node=spark-2
 --label=io.glm-spark.generation=7 --label=io.glm-spark.rank=1
 --pull=never --log-driver=none --network=host --ipc=host
@@ -71,7 +71,7 @@ def run(runtime: str = "podman", **tables: Any) -> tuple[str, ...]:
 def test_an_owners_limit_replaces_ours_and_his_mounts_stand_beside_them() -> None:
     mine = ["--ulimit=memlock=8388608:8388608", "--cgroups=no-conmon", "--volume=/data:/data:ro"]
     words = run(engine={"container_options": mine, "runtime_options": ["--cgroup-manager=cgroupfs"]})
-    assert words[:3] == ("podman", "--cgroup-manager=cgroupfs", "run")
+    assert words[:4] == ("podman", "--events-backend=none", "--cgroup-manager=cgroupfs", "run")
     assert [word for word in words if word.startswith(("--ulimit", "--cgroups"))] == [
         "--ulimit=stack=67108864",
         "--ulimit=memlock=8388608:8388608",
@@ -134,7 +134,8 @@ def test_neither_secrets_nor_systemds_variables_reach_the_runtime() -> None:
 
 
 def test_a_container_that_may_be_gone_is_removed_without_complaint() -> None:
-    assert container.remove(config(), "x") == ("podman", "rm", "--force", "--ignore", "--time=0", "--volumes", "x")
+    ours = ("rm", "--force", "--ignore", "--time=0", "--volumes", "x")
+    assert container.remove(config(), "x") == ("podman", "--events-backend=none", *ours)
     assert container.remove(config(engine={"runtime": "docker"}), "x") == ("docker", "rm", "--force", "--volumes", "x")
 
 
