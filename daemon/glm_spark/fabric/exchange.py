@@ -22,7 +22,7 @@ from glm_spark.fabric.links import local_rails
 from glm_spark.fabric.reader import Reader
 from glm_spark.finding import Finding, Severity
 
-STEP_SECONDS = 12.0  # above the child's own limit for a whole exchange; for one that never answers
+STEP_SECONDS = 20.0  # above the child's own limit for a whole exchange; for one that never answers
 _MOST = 8  # exchanges at once; three Sparks with both ports cabled have four rails each
 _MOST_HELD = 3
 _ADDRESS = r"^\d{1,3}(\.\d{1,3}){3}$"

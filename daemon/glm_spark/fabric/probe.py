@@ -54,6 +54,11 @@ class ProbeResult:
     error: str = ""
 
     @property
+    def sound(self) -> bool:
+        """All of full size came back."""
+        return bool(self.sent) and self.received == self.sent
+
+    @property
     def silent(self) -> bool:
         """Nothing came back, not even a refusal."""
         return not (self.largest_ok or self.own_short or self.peer_mtu or self.refused or self.error)

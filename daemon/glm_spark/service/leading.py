@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 
 BIND_AGAIN_SECONDS = 2.0
 TELL_SECONDS = 2.0  # how old a live set's figures may be on a worker
-CHECK_SECONDS = 15.0  # above every check's own deadline
+CHECK_SECONDS = 30.0  # above every check's own deadline
 
 
 class Leading:

@@ -44,7 +44,7 @@ _LEVELS = {
     Severity.ERROR: logging.ERROR,
 }
 GIVE_BACK_SECONDS = 20.0  # a few thousand files are told in well under one; a disk that hangs is not waited for
-READING_SECONDS = 5.0  # a netlink dump takes milliseconds; one that takes this long does not come back
+READING_SECONDS = 10.0  # a netlink dump takes milliseconds; one that takes this long does not come back
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,8 @@ async def told(monkeypatch: pytest.MonkeyPatch, *results: ProbeResult, **more: o
     at = replace(Context(config=config(), me="spark-1"), **settings)  # type: ignore[arg-type]
     findings = [(finding.code, finding.severity) for finding in await path.run(at)]
     key = probe_key(b"t" * 32)
-    assert asked == [
+    hurried = [arguments for arguments in asked if len(arguments) == 6]
+    assert hurried == [
         ("enp1s0f0np0", "192.168.100.1", "192.168.100.2", 8899, 9000, key),
         ("enP2p1s0f0np0", "192.168.101.1", "192.168.101.2", 8899, 9000, key),
     ]
@@ -75,6 +76,19 @@ async def test_without_a_token_nothing_is_probed(tmp_path: object) -> None:
         update={"cluster": config().cluster.model_copy(update={"token_file": f"{tmp_path}/no"})}
     )
     at = Context(config=settings, me="spark-1", inventory=pair()["spark-1"], environ={})
+    assert list(await path.run(at)) == []
+
+
+async def test_what_does_not_come_back_at_once_is_asked_for_again_before_it_counts_as_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def probe(*arguments: object) -> ProbeResult:
+        return FINE if len(arguments) > 6 else SMALL
+
+    monkeypatch.setattr(path, "probe", probe)
+    inventories = pair()
+    rails = find(config(), inventories).links
+    at = Context(config=config(), me="spark-1", inventory=inventories["spark-1"], token=b"t" * 32, links=rails)
     assert list(await path.run(at)) == []
 
 
