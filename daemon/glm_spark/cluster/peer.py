@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 BEAT_SECONDS = 0.5
 CONNECT_SECONDS = 3.0
 _RETRY_FIRST, _RETRY_LAST = 0.1, 2.0
-_RETRY_GONE = 0.5  # where a host answers that nothing listens yet: its daemon is about to start, and asking is cheap
+_RETRY_GONE = 0.25  # where a host answers that nothing listens yet: its daemon is about to start, and asking is cheap
 _STEADY = 5.0  # a session that ends sooner is dialled again with growing pauses
 
 
