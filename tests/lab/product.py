@@ -26,6 +26,8 @@ CONFIG = "/etc/glm-spark/config.toml"
 TOKEN = "/etc/glm-spark/token"
 STANDIN = f"{CODE}/bin/glm-spark-standin"
 STANDIN_SCRIPT = "/etc/glm-spark/standin.json"
+# What it says that it needs is remembered, and a guest without that much is refused its second start.
+STANDIN_SAYS = '{"estimate_gib": 0.1}'
 # Three times the defaults: with three guests on two busy cores a daemon is held up for 2 s now and then, which
 # on a Spark would be worth telling and here is not.
 TIMEOUTS = {"suspect_seconds": 6.0, "lease_seconds": 45.0}
@@ -98,7 +100,7 @@ def unit_file(tables: Mapping[str, Any]) -> bytes:
     return (_DAEMON / "systemd" / ("glm-spark-process.service" if as_process else "glm-spark.service")).read_bytes()
 
 
-def install(lab: Lab, tables: Mapping[str, Any], standin: str = "{}") -> None:
+def install(lab: Lab, tables: Mapping[str, Any], standin: str = STANDIN_SAYS) -> None:
     """Push code, unit, configuration, token and the stand-in's script; nothing is started."""
     packed = archive(code())
     token = secrets.token_hex(32) + "\n"
