@@ -6,8 +6,12 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import pytest
+
 from glm_spark.cluster.proofs import Proofs
+from glm_spark.cluster.protocol import Beat, Did, ProtocolFault, Told, decode, encode
 from glm_spark.engine.spec import Link
+from glm_spark.fabric.exchange import Answer, Measured, Order, QueuePair
 from glm_spark.fabric.verdict import RailProof
 from glm_spark.finding import Finding, Severity
 
@@ -84,3 +88,22 @@ async def test_who_asks_meanwhile_waits() -> None:
         proofs = await asyncio.gather(at.proofs.look(ONE), at.proofs.look(BOTH))
         assert [len(one) for one in proofs] == [1, 2]
         await at.told()
+
+
+def test_steps_and_their_answers_cross_the_wire_as_numbers_and_addresses_alone() -> None:
+    order = Order(
+        step="join",
+        own="10.0.1.2",
+        peer="10.0.1.1",
+        role="listen",
+        end=QueuePair(qpn=17, psn=4711, gid="::ffff:a00:101", mtu=4096),
+    )
+    answer = Answer(
+        measured=Measured(step="done", received=3, round_trip=3e-6, wrote_bytes=1 << 20, wrote_seconds=1e-4)
+    )
+    beat = Beat(seq=1, ack=0, orders=(Told(number=7, order=order),), answers=(Did(number=6, answer=answer),))
+    assert decode(encode(beat)) == beat
+    assert decode(encode(Beat(seq=1, ack=0))).orders is None
+    for step in ("exec", "open; reboot"):
+        with pytest.raises(ProtocolFault):
+            decode(encode(beat).replace(b'"join"', f'"{step}"'.encode()))
