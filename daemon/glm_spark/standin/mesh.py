@@ -46,6 +46,10 @@ class Found:
     devices: dict[str, Device]
     faults: dict[str, str]
 
+    def close(self) -> None:
+        for device in self.devices.values():
+            device.close()
+
 
 def open_devices(names: Sequence[str], wanted_gid: str | None) -> Found:
     """Nothing is loaded for an empty list."""

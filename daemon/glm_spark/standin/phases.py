@@ -24,7 +24,7 @@ from glm_spark.standin.failures import (
     window_refusal,
 )
 from glm_spark.standin.faults import Faults, FaultSource
-from glm_spark.standin.mesh import Mesh, join, open_devices
+from glm_spark.standin.mesh import Found, Mesh, join, open_devices
 from glm_spark.standin.options import NATIVE_CONTEXT, ServeOptions
 from glm_spark.standin.rendezvous import Hub, Spoke, for_ever
 from glm_spark.standin.ring import Member
@@ -48,6 +48,7 @@ class Start:
     began: float = field(default_factory=time.monotonic)
     member: Member | None = None
     transport: Transport | None = None
+    found: Found = field(default_factory=lambda: Found({}, {}))
     mesh: Mesh | None = None
     window: int = NATIVE_CONTEXT  # tokens that fit on every rank
     ballast: list[bytearray] = field(default_factory=list)
@@ -106,7 +107,7 @@ async def transport(start: Start) -> None:
     """NCCL and the all-gathers over RoCE: devices opened, every rail used once. Raises RuntimeError."""
     assert start.transport
     asked, environment, options = start.transport, start.network_environment, start.options
-    found = open_devices((*asked.devices, *asked.gather_devices), environment.get("NCCL_IB_GID_INDEX"))
+    found = start.found = open_devices((*asked.devices, *asked.gather_devices), environment.get("NCCL_IB_GID_INDEX"))
     # NCCL leaves out what it cannot use, without a word.
     start.transport = replace(asked, devices=tuple(name for name in asked.devices if name in found.devices))
     for line in nccl_lines(start.transport, options.rank, environment):

@@ -29,8 +29,8 @@ async def live(options: ServeOptions, faults: FaultSource, environment: Mapping[
     spoke = Spoke(options.tp, options.rank, options.master, options.master_port)
     hub = Hub(options.tp, options.master_port)
     start = Start(options, faults, environment, spoke if options.rank else hub)
-    await run_phases(start)
     try:
+        await run_phases(start)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(crash_later(faults))
             if start.member:
@@ -39,6 +39,8 @@ async def live(options: ServeOptions, faults: FaultSource, environment: Mapping[
                 await serve(start, hub, tasks)
     except* Stopped:
         pass
+    finally:
+        start.found.close()
 
 
 async def serve(start: Start, hub: Hub, tasks: asyncio.TaskGroup) -> None:

@@ -14,6 +14,7 @@ import os
 import socket
 import struct
 import sys
+import time
 from typing import Any
 
 from pyverbs.addr import GID, AHAttr, GlobalRoute
@@ -26,13 +27,14 @@ from pyverbs.qp import QP, QPAttr, QPCap, QPInitAttr
 from pyverbs.wr import SGE, RecvWR, SendWR
 
 from glm_spark.standin.failures import RegistrationFailed, Unusable
-from glm_spark.standin.roce import LONGEST, MTU, RETRIES, Failed, Gid, Port, gid_index
+from glm_spark.standin.roce import FLUSHED, LONGEST, MTU, RETRIES, Failed, Gid, Port, gid_index
 
 PORT = 1
 ACTIVE = 4  # ibv_port_state
 # As much as NCCL's buffers of a few channels: above the 8 MiB that a process may lock where nobody raised the limit.
 REGISTERED = 16 << 20
 RECEIVES = 2  # a peer can be one round ahead, never two
+CAUSE_S = 1.0  # soft-RoCE may flush what waits before it tells what broke the queue pair
 SIOCGIFNETMASK = 0x891B
 _RC, _LOCAL_WRITE, _SEND, _SIGNALED = 2, 1, 2, 2
 _SENT = 100  # the send's work request; receives are numbered from 0
@@ -85,6 +87,13 @@ class Device:
         except PyverbsRDMAError as error:
             raise RegistrationFailed(os.strerror(error.error_code if error.error_code > 0 else errno.ENOMEM)) from None
 
+    def close(self) -> None:
+        """With all that was made of it. Left to the interpreter's end, pyverbs spoils the rank's last words."""
+        try:
+            self._context.close()
+        except PyverbsError as error:
+            print(f"stand-in: {self.port.device} cannot be closed: {error}", file=sys.stderr, flush=True)
+
     def channel(self, peer: int, place: int, their_place: int, timeout: int) -> Channel:
         offset = self._used
         self._used += LONGEST * (1 + RECEIVES)
@@ -115,6 +124,7 @@ class Channel:
         self._qp = QP(domain, QPInitAttr(qp_type=_RC, scq=self._cq, rcq=self._cq, cap=cap), QPAttr(port_num=PORT))
         self._psn = int.from_bytes(os.urandom(3), "big")
         self._sent = True
+        self._flushed = 0.0
         self._heard: list[bytes] = []
 
     @property
@@ -157,13 +167,17 @@ class Channel:
         """
         count, completions = self._cq.poll(8)
         for done in completions if count else ():
-            if done.status:
+            if done.status == FLUSHED:
+                self._flushed = self._flushed or time.monotonic()
+            elif done.status:
                 raise Failed(done.status, done.vendor_err)
-            if done.wr_id == _SENT:
+            elif done.wr_id == _SENT:
                 self._sent = True
             else:
                 self._heard.append(self._memory.read(done.byte_len, self._place_of(done.wr_id)))
                 self._receive(done.wr_id)
+        if self._flushed and time.monotonic() - self._flushed > CAUSE_S:
+            raise Failed(FLUSHED, 0)
         return self._sent and bool(self._heard)
 
     def hear(self) -> bytes:
