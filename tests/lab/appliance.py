@@ -6,6 +6,7 @@ tests/nix; a switch does here what NixOS's switch does with the units that chang
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,8 +17,10 @@ from tests.sparks.settings import merged, text
 
 from . import product
 from .lab import Lab
+from .machine import BOOT_SECONDS
 from .recipe import CODE
 from .spark import Spark
+from .waiting import until
 
 STORE = "/opt/store"
 BOOT = f"{product.UNIT}-boot.service"
@@ -103,6 +106,21 @@ def switch(spark: Spark, old: Generation, new: Generation) -> str:
     if verb != "nothing":
         spark.run(f"systemctl {verb} {BOOT}", timeout=30.0)
     return verb
+
+
+def switch_on(lab: Lab, spark: Spark) -> None:
+    """A cold boot up to multi-user.target; `Lab.power_on` would wait for the queued start, and so for the set."""
+    spark.start()
+    lab.show_carriers()
+    spark.release()
+    until(functools.partial(_multi_user, spark), "active", BOOT_SECONDS, f"multi-user.target of {spark.name}")
+
+
+def _multi_user(spark: Spark) -> str:
+    try:
+        return spark.run("systemctl is-active multi-user.target", check=False).stdout.strip()
+    except TimeoutError:
+        return "no agent yet"
 
 
 def status(spark: Spark) -> dict[str, Any]:
