@@ -15,7 +15,7 @@ from typing import TypeVar
 from glm_spark.engine import processes
 
 WEIGHT_STEP = 32 * 1024 * 1024  # bytes read or grown since the last progress
-COMPILER_STEP = 0.5  # seconds of compiler CPU since the last progress
+COMPILER_STEP = 0.1  # seconds of compiler CPU since the last progress: one that waits uses none, a starved one little
 COMPILERS = ("nvcc", "cicc", "ptxas", "fatbinary", "cudafe++", "nvlink", "cc1", "c++", "g++", "gcc", "clang", "ld")
 WORKING = frozenset(("starting", "weights", "kernels", "warm-up"))
 Figure = TypeVar("Figure", int, float)
