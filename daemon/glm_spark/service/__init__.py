@@ -97,6 +97,7 @@ class Service:
                     tasks.create_task(self.pulse.run(), name="pulse"),
                     tasks.create_task(self.station.watcher.run(), name="watcher"),
                     tasks.create_task(self.station.post.run(), name="post"),
+                    tasks.create_task(self.station.steward.run(), name="steward"),
                     tasks.create_task(self.station.outfit.pull.run(), name="image"),
                     tasks.create_task(self.guarding.run(), name="host"),
                     tasks.create_task(self._keep_control(), name="control"),
