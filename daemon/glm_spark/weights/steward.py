@@ -56,7 +56,9 @@ class Steward:
         self._config = config
         self._addresses = addresses
         self._on_change = on_change
-        self._one = asyncio.Lock()
+        self._asked = asyncio.Event()
+        self._answer: asyncio.Future[None] | None = None
+        self._effort_for: Config | None = None
         self._pace = Pacer()
         self._failed: tuple[str, int, float] = ("", 0, 0.0)  # the code, how often, when it is tried again
 
@@ -86,20 +88,39 @@ class Steward:
             slow = finding(self.node, "disk", store.cache, measured, "a disk that answers", "See journalctl -k.")
             raise Unprovided((slow,)) from None
 
-    async def provide(self) -> None:
-        """Returns when the weights are complete; at once when they are already. Raises Unprovided.
-
-        Several callers share one effort. A try that failed is not repeated at once: the same fault is told meanwhile.
+    async def run(self) -> None:
+        """Owns what `provide` asks for. A transfer goes on while a start is set back and tried anew: its waiters
+        come and go. Ends, with the transfer's process, only when it is cancelled.
         """
-        async with self._one:
+        while True:
+            await self._asked.wait()
+            self._asked.clear()
+            answer = self._answer
+            assert answer is not None
             try:
                 await self._provide()
             except Unprovided as trouble:
                 self._note(trouble.findings[0])
-                raise
-            except asyncio.CancelledError:
-                self._tell(WeightsStatus())
-                raise
+                answer.set_exception(trouble)
+                answer.exception()  # seen: whoever waited may have left
+            else:
+                answer.set_result(None)
+
+    async def provide(self) -> None:
+        """Returns when the weights are complete; at once when they are already. Raises Unprovided.
+
+        Several callers share one effort, which `run` makes. One that failed is not repeated at once: the same fault
+        is told meanwhile.
+        """
+        while True:
+            if self._answer is None or self._answer.done():
+                self._answer = asyncio.get_running_loop().create_future()
+                self._effort_for = self._config()
+                self._asked.set()
+            effort_for = self._effort_for
+            await asyncio.shield(self._answer)
+            if effort_for is self._config():
+                return
 
     async def _provide(self) -> None:
         looks = await self.look()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -89,20 +91,34 @@ def a_steward(tmp_path: Path, **weights: Any) -> Steward:
     return Steward("spark-1", tmp_path / "state", b"t" * 32, lambda: made, dict, lambda: None)
 
 
+@asynccontextmanager
+async def at_work(one: Steward) -> AsyncIterator[asyncio.Task[None]]:
+    """Its daemon runs."""
+    running = asyncio.create_task(one.run())
+    try:
+        yield running
+    finally:
+        running.cancel()
+        await asyncio.wait([running])
+
+
 async def test_weights_that_are_here_are_verified_once_and_then_cost_a_look(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = a_steward(tmp_path, fetch=False)
     (pin,) = pins.wanted(config(tmp_path))
     fill(tmp_path / "cache", FILES, pin)
-    await asyncio.gather(one.provide(), one.provide())
+    async with at_work(one):
+        await asyncio.gather(one.provide(), one.provide())
     assert one.complete
 
     async def none(*_: object) -> tuple[()]:
         raise AssertionError("a process was started for weights that are complete")
 
     monkeypatch.setattr(process, "run", none)
-    await a_steward(tmp_path, fetch=False).provide()
+    other = a_steward(tmp_path, fetch=False)
+    async with at_work(other):
+        await other.provide()
 
 
 async def test_a_fault_is_told_again_at_once_and_tried_again_later(
@@ -117,27 +133,32 @@ async def test_a_fault_is_told_again_at_once_and_tried_again_later(
 
     monkeypatch.setattr(process, "run", failing)
     monkeypatch.setattr(steward, "PAUSES", (0.0, 100.0))
-    for _ in range(4):
-        with pytest.raises(Unprovided):
-            await one.provide()
+    async with at_work(one):
+        for _ in range(4):
+            with pytest.raises(Unprovided):
+                await one.provide()
     assert tries == ["fetch", "fetch"]
     assert one.status.phase == "failed"
     assert one.status.finding is not None
 
 
-async def test_a_transfer_that_is_given_up_leaves_no_process(tmp_path: Path) -> None:
+async def test_a_transfer_outlives_a_start_that_is_set_back_and_ends_with_the_daemon(tmp_path: Path) -> None:
     made, changed = config(tmp_path), asyncio.Event()
     one = Steward("spark-2", tmp_path / "state", b"t" * 32, lambda: made, lambda: {"127.0.0.1": "lo"}, changed.set)
-    bringing = asyncio.create_task(one.provide())
-    async with asyncio.timeout(20):
-        while one.status.phase != "waiting":
-            changed.clear()
-            await changed.wait()
-    holder = (tmp_path / "state/weights/lock").read_text()
-    pid = int(holder.split()[1])
-    bringing.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await bringing
+    async with at_work(one):
+        start = asyncio.create_task(one.provide())
+        async with asyncio.timeout(20):
+            while one.status.phase != "waiting":
+                changed.clear()
+                await changed.wait()
+        pid = int((tmp_path / "state/weights/lock").read_text().split()[1])
+        start.cancel()
+        await asyncio.wait([start])
+        again = asyncio.create_task(one.provide())
+        await asyncio.sleep(0)
+        assert Path(f"/proc/{pid}").exists()
+        assert one.status.phase == "waiting"
+        again.cancel()
     assert not Path(f"/proc/{pid}").exists()
 
 
