@@ -47,9 +47,11 @@ def test_two_sparks_read_in_the_lab_with_the_cable_from_left_to_right() -> None:
 
 @dataclass
 class Entry:
+    gid_index: int
     gid: str
     gid_type: int
     ndev_ifindex: int
+    port_num: int = 1
 
     @property
     def gid_subnet_prefix(self) -> int:
@@ -95,16 +97,25 @@ class Context:
     def query_device(self) -> Attributes:
         return Attributes()
 
+    def query_gid_table(self, slots: int) -> list[Entry]:
+        if self.name == "old":
+            raise PyverbsRDMAError("Failed to query gid table", 95)
+        return [entry for entry in TABLE if entry.gid_index < slots]
+
     def query_gid_ex(self, _: int, index: int) -> Entry:
-        table = {
-            0: Entry("fe80::e9d:92ff:fe00:1", 1, 7),
-            1: Entry("fe80::e9d:92ff:fe00:1", 2, 7),
-            2: Entry("::ffff:192.168.100.1", 1, 7),
-            4: Entry("::ffff:192.168.100.1", 2, 7),
-        }
-        if index not in table:
+        found = [entry for entry in TABLE if entry.gid_index == index and entry.port_num == 1]
+        if not found:
             raise PyverbsRDMAError(f"Failed to query gid {index}", 61)
-        return table[index]
+        return found[0]
+
+
+TABLE = [
+    Entry(0, "fe80::e9d:92ff:fe00:1", 1, 7),
+    Entry(1, "fe80::e9d:92ff:fe00:1", 2, 7),
+    Entry(2, "::ffff:192.168.100.1", 1, 7),
+    Entry(4, "::ffff:192.168.100.1", 2, 7),
+    Entry(3, "::ffff:192.168.7.1", 2, 9, port_num=2),
+]
 
 
 @dataclass
@@ -120,12 +131,14 @@ def listed(monkeypatch: pytest.MonkeyPatch) -> list[Listed]:
     return devices
 
 
-def test_a_device_of_a_connectx_7(listed: list[Listed]) -> None:
-    listed.append(Listed(b"rocep1s0f0"))
+@pytest.mark.parametrize("name", ["rocep1s0f0", "old"])
+def test_a_device_of_a_connectx_7(listed: list[Listed], name: str) -> None:
+    """Its table at once, or slot by slot where the kernel cannot."""
+    listed.append(Listed(name.encode()))
     (told,), faults = verbs.read({7: "enp1s0f0np0"})
     device = RdmaDevice.model_validate(told)
     assert faults == []
-    assert (device.name, device.state, device.active_mtu, device.speed) == ("rocep1s0f0", "ACTIVE", 4096, 200.0)
+    assert (device.name, device.state, device.active_mtu, device.speed) == (name, "ACTIVE", 4096, 200.0)
     assert (device.netdev, device.link_layer, device.firmware) == ("enp1s0f0np0", "Ethernet", "28.45.4028")
     assert [(gid.index, gid.kind, gid.address) for gid in device.gids] == [
         (0, "RoCE v1", ""),
