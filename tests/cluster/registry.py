@@ -8,7 +8,6 @@ import sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-
 OCI = "application/vnd.oci.image.manifest.v1+json"
 
 

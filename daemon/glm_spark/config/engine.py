@@ -139,8 +139,31 @@ class Tuning(Section):
 OPTIONS_FORM = 'a list such as ["--name=value"], each entry one option with its value,'
 # What a rank's life depends on: its name and marks, who reads its output, who ends and removes it.
 _OWNED_OPTIONS = frozenset(
-    "--name --label --label-file --detach --interactive --tty --init --rm --restart --replace --log-driver --log-opt "
-    "--sdnotify --pull --cidfile --pidfile --detach-keys --attach --sig-proxy --network --net --help --read-only".split()
+    [
+        "--name",
+        "--label",
+        "--label-file",
+        "--detach",
+        "--interactive",
+        "--tty",
+        "--init",
+        "--rm",
+        "--restart",
+        "--replace",
+        "--log-driver",
+        "--log-opt",
+        "--sdnotify",
+        "--pull",
+        "--cidfile",
+        "--pidfile",
+        "--detach-keys",
+        "--attach",
+        "--sig-proxy",
+        "--network",
+        "--net",
+        "--help",
+        "--read-only",
+    ]
 )
 
 _ENGINE_VARIABLE = re.compile(r"(TENSORFOLD|TF_GLM|TF_ROCE)_[A-Z0-9_]+")
