@@ -199,7 +199,7 @@ class Peer:
         known = self.known
         # What kept the last session from being held stays in sight until this one carries a first word.
         known.opening, known.hello = live.peer, None
-        known.gone, known.up, known.lapsed = False, True, False
+        known.gone, known.lapsed = False, False
         beats = asyncio.create_task(self._beat(live), name=f"beats to {self.node.name}")
         try:
             while True:
@@ -264,7 +264,8 @@ class Peer:
                 waiting.set_result(did.answer)
         if beat.hello is not None:
             if self.known.hello is None and self.known.opening is not None:
-                self.known.problem = None
+                # Only now: the last report may be of a rank that has ended since.
+                self.known.problem, self.known.up = None, True
                 log.info("session with %s, boot %s", self.node.name, self.known.opening.boot_id[:8])
             self.known.hello, changed = beat.hello, True
         if beat.inventory is not None:

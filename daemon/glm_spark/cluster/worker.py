@@ -151,6 +151,8 @@ class Worker:
         self._session = opened
         self._lease = Lease(self._suspect, self._lease_seconds, boottime())
         self._ack, self._seq, self._sent_inventory = 0, 0, None
+        # The set may have ended since the last word on it: what this session has not said yet is not known.
+        self._told = None
         self.reason = None
         log.info("session with the leader %s at %s", opened.peer.node, remote)
         try:
