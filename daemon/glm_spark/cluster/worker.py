@@ -231,7 +231,8 @@ class Worker:
             tasks.create_task(self._obey(told), name=f"{told.order.step} of {told.order.own}")
 
     async def _obey(self, told: Told) -> None:
-        self._answers.append(Did(number=told.number, answer=await self._me.exchange(told.order)))
+        answer = await self._me.exchange(told.order)
+        self._answers.append(Did(number=told.number, answer=answer))  # to the list as it is now: beats went meanwhile
         self._dirty.set()
 
     async def _run_checks(self) -> None:
