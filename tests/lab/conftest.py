@@ -16,20 +16,24 @@ Prepare = Callable[[Lab], None]
 
 
 class Labs:
-    """The labs of a session, one a topology; only the last one used is switched on."""
+    """The labs of a session, one a topology and image; only the last one used is switched on."""
 
     def __init__(self) -> None:
-        self._labs: dict[str, tuple[Lab, Snapshots]] = {}
+        self._labs: dict[tuple[str, bool], tuple[Lab, Snapshots]] = {}
 
-    def restore(self, topology: str, tag: str = "", prepare: Prepare | None = None) -> Lab:
-        """A topology as it was after its boot or, with `prepare`, after that function (kept under `tag`)."""
+    def restore(self, topology: str, tag: str = "", prepare: Prepare | None = None, *, podman: bool = False) -> Lab:
+        """A topology as it was after its boot or, with `prepare`, after that function (kept under `tag`).
+
+        `podman`: from the image that has podman, which is another lab.
+        """
+        wanted = (topology, podman)
         for name, (lab, _) in self._labs.items():
-            if name != topology:
+            if name != wanted:
                 lab.off()
-        if topology not in self._labs:
-            made = Lab(TOPOLOGIES[topology])
-            self._labs[topology] = (made, Snapshots(made))
-        lab, snapshots = self._labs[topology]
+        if wanted not in self._labs:
+            made = Lab(TOPOLOGIES[topology], podman=podman)
+            self._labs[wanted] = (made, Snapshots(made))
+        lab, snapshots = self._labs[wanted]
         if prepare is None:
             snapshots.restore()
         else:

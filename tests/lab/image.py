@@ -48,12 +48,12 @@ class Image:
         return self.directory / "disk.qcow2"
 
 
-def input_key(guest: host.Arch) -> str:
+def input_key(guest: host.Arch, *, podman: bool) -> str:
     digest = hashlib.sha256()
     for part in (
         guest,
         recipe.SUITE,
-        str(recipe.with_podman()),
+        str(podman),
         *recipe.dependencies(),
         *map(str, topology.link_files().items()),
     ):
@@ -64,16 +64,21 @@ def input_key(guest: host.Arch) -> str:
     return digest.hexdigest()[:16]
 
 
-def ensure(guest: host.Arch | None = None, *, again: bool = False) -> Image:
-    """The image for these inputs, built first when it is not there (about a minute; root or sudo)."""
+def ensure(guest: host.Arch | None = None, *, podman: bool = False, again: bool = False) -> Image:
+    """The image for these inputs, built first when it is not there (about a minute; root or sudo).
+
+    `podman`: the one that has podman, as LAB_PODMAN=1 asks for everywhere.
+    """
     guest = guest or host.arch()
-    image = Image(input_key(guest), host.CACHE / f"image-{guest}-{input_key(guest)}")
+    podman = podman or recipe.with_podman()
+    key = input_key(guest, podman=podman)
+    image = Image(key, host.CACHE / f"image-{guest}-{key}")
     host.set_up(guest)
     with _one_at_a_time():
         if again:
             shutil.rmtree(image.directory, ignore_errors=True)
         if not image.directory.exists():
-            _build_as_root(image, guest)
+            _build_as_root(image, guest, podman=podman)
             _remove_unused(guest)
         os.utime(image.directory)
     return image
@@ -94,12 +99,9 @@ def _one_at_a_time() -> Iterator[None]:
         yield
 
 
-def _build_as_root(image: Image, guest: host.Arch) -> None:
-    if os.geteuid() == 0:
-        recipe.build(image.directory, guest)
-        return
+def _build_as_root(image: Image, guest: host.Arch, *, podman: bool) -> None:
     again = [sys.executable, "-m", "tests.lab", "build-here", str(image.directory)]
-    variables = [f"LAB_ARCH={guest}", f"LAB_PODMAN={int(recipe.with_podman())}"]
+    variables = [f"LAB_ARCH={guest}", f"LAB_PODMAN={int(podman)}"]
     subprocess.run(host.as_root(["env", *variables, *again]), check=True, cwd=host.REPOSITORY)
     owner = f"{os.getuid()}:{os.getgid()}"
     subprocess.run(host.as_root(["chown", "-R", owner, str(image.directory)]), check=True)

@@ -22,10 +22,10 @@ class Lab:
     A cable is whole, pulled (no carrier at both ends) or lossy (carrier, but frames vanish).
     """
 
-    def __init__(self, topology: Topology, arch: host.Arch | None = None) -> None:
+    def __init__(self, topology: Topology, arch: host.Arch | None = None, *, podman: bool = False) -> None:
         self.topology = topology
         self.arch = arch or host.arch()
-        self.image = image.ensure(self.arch)
+        self.image = image.ensure(self.arch, podman=podman)
         self._directory = RunDirectory()
         self.place = qemu.Place(self._directory.path)
         self._lan = Lan(self.place.directory, topology.sparks)
