@@ -99,6 +99,18 @@ class Mesh:
         except Failed as failed:
             await self._broken(sequence, channel, failed)
 
+    async def poke(self, sequence: int) -> None:
+        """Whether every path still answers, where a round waits for what goes over TCP. Raises RoceError."""
+        for channel in self._channels:
+            channel.poke()
+        for channel in self._channels:
+            try:
+                while not channel.answered:
+                    channel.look()
+                    await asyncio.sleep(LOOK_S)
+            except Failed as failed:
+                await self._broken(sequence, channel, failed)
+
     def _check(self, channel: Channel, sequence: int) -> None:
         said = channel.hear()
         if sequence_of(said) != sequence:

@@ -25,6 +25,7 @@ ROUND = struct.Struct("!IBH")  # sequence, 1 when streams go on after it, number
 STREAM = struct.Struct("!QIH")  # seed of the prompt, position of the first token, tokens wanted
 ANSWER = struct.Struct("!I")
 HANG_LOOK_S = 0.05
+POKE_S = 0.5
 WATCH_S = 0.2
 
 Piece = tuple[int, int, int]
@@ -88,7 +89,12 @@ class Head:
         self._hub.links[1].send(STEP, payload)
         if self._mesh:
             await self._mesh.gather(self._sequence, is_small(pieces))
-        return await self._open
+        while not self._open.done():
+            await asyncio.wait([self._open], timeout=POKE_S)
+            if self._mesh and not self._open.done():
+                # With the real engine all of a round is RDMA: a cut cable fails a write wherever the round is.
+                await self._mesh.poke(self._sequence)
+        return self._open.result()
 
     def _close(self, payload: bytes) -> None:
         (sequence,) = ANSWER.unpack_from(payload)

@@ -27,16 +27,18 @@ from pyverbs.qp import QP, QPAttr, QPCap, QPInitAttr
 from pyverbs.wr import SGE, RecvWR, SendWR
 
 from glm_spark.standin.failures import RegistrationFailed, Unusable
-from glm_spark.standin.roce import FLUSHED, LONGEST, MTU, RETRIES, Failed, Gid, Port, gid_index
+from glm_spark.standin.roce import FLUSHED, LONGEST, MTU, RETRIES, TRANSPORT_RETRIES, Failed, Gid, Port, gid_index
 
 PORT = 1
 ACTIVE = 4  # ibv_port_state
 # As much as NCCL's buffers of a few channels: above the 8 MiB that a process may lock where nobody raised the limit.
 REGISTERED = 16 << 20
 RECEIVES = 2  # a peer can be one round ahead, never two
-CAUSE_S = 1.0  # soft-RoCE may flush what waits before it tells what broke the queue pair
+# Soft-RoCE may flush what waits before it tells what broke the queue pair; and where the kernel has no way to send it
+# tells no more than that, while a ConnectX tries until its retries are over.
+CAUSE_S = 1.0
 SIOCGIFNETMASK = 0x891B
-_RC, _LOCAL_WRITE, _SEND, _SIGNALED = 2, 1, 2, 2
+_RC, _LOCAL_WRITE, _REMOTE_WRITE, _SEND, _RDMA_WRITE, _SIGNALED = 2, 1, 2, 2, 0, 2
 _SENT = 100  # the send's work request; receives are numbered from 0
 
 
@@ -136,6 +138,7 @@ class Channel:
         """Connects to the peer's end; packets hold `mtu` bytes. Raises OSError with what the kernel says."""
         route = GlobalRoute(dgid=GID(theirs.gid), sgid_index=self.device.gid_index, hop_limit=64)
         attributes = QPAttr(port_num=PORT)
+        attributes.qp_access_flags = _REMOTE_WRITE
         attributes.path_mtu = next(code for code, size in MTU.items() if size == mtu)
         attributes.dest_qp_num, attributes.rq_psn = end
         attributes.max_dest_rd_atomic = attributes.max_rd_atomic = 1
@@ -160,6 +163,16 @@ class Channel:
         sge = SGE(self._memory.buf + self._offset, self._size, self._memory.lkey)
         self._qp.post_send(SendWR(wr_id=_SENT, opcode=_SEND, num_sge=1, sg=[sge], send_flags=_SIGNALED))
 
+    def poke(self) -> None:
+        """An empty write, which the peer's device answers whatever its rank does."""
+        self._sent = False
+        self._qp.post_send(SendWR(wr_id=_SENT, opcode=_RDMA_WRITE, num_sge=0, send_flags=_SIGNALED))
+
+    @property
+    def answered(self) -> bool:
+        """As of the last look: whether everything sent has arrived there."""
+        return self._sent
+
     def look(self) -> bool:
         """Takes in what has completed; True when the last message has arrived there and one from there is here.
 
@@ -177,7 +190,7 @@ class Channel:
                 self._heard.append(self._memory.read(done.byte_len, self._place_of(done.wr_id)))
                 self._receive(done.wr_id)
         if self._flushed and time.monotonic() - self._flushed > CAUSE_S:
-            raise Failed(FLUSHED, 0)
+            raise Failed(TRANSPORT_RETRIES, 0)
         return self._sent and bool(self._heard)
 
     def hear(self) -> bytes:
