@@ -83,7 +83,9 @@ class Report(Wire):
     findings: tuple[Finding, ...] = ()
     bad_rails: tuple[RailFault, ...] = ()  # of those it was to be prepared for
     leaving: bool = False  # its daemon was asked to stop
-    image_content: str = Field(default="", max_length=64, description="digest of the engine image's content; empty: none")
+    image_content: str = Field(
+        default="", max_length=64, description="digest of the engine image's content; empty: none"
+    )
     memory: MemoryStatus | None = None
     weights: WeightsStatus | None = None
     doubt: Finding | None = None  # why its rank may not answer although it is alive
