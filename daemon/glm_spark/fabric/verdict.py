@@ -15,7 +15,7 @@ from glm_spark.finding import Finding, Severity
 FUNCTION_GBPS = 112.0
 SLOW = 0.5  # of what the link allows; a short exchange by one thread reaches more on a sound rail
 
-_RETRIES_EXHAUSTED = 12  # IBV_WC_RETRY_EXC_ERR
+_UNREACHED = (110, 113)  # ETIMEDOUT, EHOSTUNREACH: the other end's hardware address was asked for in vain
 
 
 class RailProof(BaseModel):
@@ -152,7 +152,7 @@ def _broken(ends: Ends, failed: Failed, a: Answer, b: Answer) -> Finding:
             "every byte as it was sent",
             "Replace the cable; if it stays, the adapter or its firmware is at fault: see fwupdmgr get-updates.",
         )
-    if failed.errno:
+    if failed.errno and failed.errno not in _UNREACHED:
         return _error(
             ends,
             "fabric.rdma-refused",

@@ -102,6 +102,12 @@ def test_nothing_is_concluded_where_one_could_not_take_part() -> None:
     assert verdict(ends(), Answer(), Answer()).verdict == "unknown"
 
 
+def test_an_end_whose_hardware_address_nobody_tells_is_a_path_that_does_not_carry() -> None:
+    failed = Failed(step="join", text="Failed to modify QP state to RTR. Errno: 110, Connection timed out", errno=110)
+    proof = verdict(ends(), Answer(failed=failed), Answer(end=None))
+    assert (proof.verdict, told(proof).code) == ("broken", "fabric.rdma-broken")
+
+
 def test_a_queue_pair_that_is_refused_is_broken() -> None:
     refused = Answer(failed=Failed(step="join", text="Failed to modify QP state to RTR", errno=22))
     proof = verdict(ends(), refused, whole(97.0))
