@@ -90,7 +90,8 @@ def test_a_fetch_that_is_killed_resumes(place: Place) -> None:
         server.sent = 0
         assert fetch(place, server).findings == ()
         assert noted > 0
-        assert server.sent <= SIZE - noted + 4096
+        # A piece that was on its way to the killed one still counts here.
+        assert server.sent <= SIZE - noted + 256 * 1024
     assert content(place.cache) == FILES
 
 
