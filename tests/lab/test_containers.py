@@ -133,6 +133,13 @@ def test_a_set_lives_in_the_units_own_control_group_and_a_stop_leaves_nothing(li
     assert "ended a leftover" not in "".join(_said(spark) for spark in live.sparks.values())
 
 
+def test_a_container_has_the_rdma_devices(labs: Labs) -> None:
+    lab = labs.restore("two", podman=True)
+    _started(lab, "roce")
+    assert "NET/IB" in _said(lab[1])
+    _stop_all(lab)
+
+
 def _kill_daemon(spark: Spark) -> None:
     spark.run(f"kill -9 $(systemctl show -P MainPID {product.UNIT})")
 
