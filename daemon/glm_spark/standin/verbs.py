@@ -166,7 +166,8 @@ class Channel:
     def poke(self) -> None:
         """An empty write, which the peer's device answers whatever its rank does."""
         self._sent = False
-        self._qp.post_send(SendWR(wr_id=_SENT, opcode=_RDMA_WRITE, num_sge=0, send_flags=_SIGNALED))
+        sge = SGE(self._memory.buf + self._offset, 0, self._memory.lkey)  # pyverbs wants one, however empty
+        self._qp.post_send(SendWR(wr_id=_SENT, opcode=_RDMA_WRITE, num_sge=1, sg=[sge], send_flags=_SIGNALED))
 
     @property
     def answered(self) -> bool:
