@@ -18,6 +18,7 @@ from glm_spark.cluster import protocol
 from glm_spark.cluster.protocol import Opening
 from tests.cluster.conftest import Cluster, MakeCluster
 from tests.sparks.daemon import Daemon, until
+from tests.sparks.settings import DAEMON
 
 
 async def reason(daemon: Daemon, code: str) -> dict[str, Any]:
@@ -245,3 +246,15 @@ async def test_a_rank_inherits_nothing_of_the_daemons_service(make_cluster: Make
             environment = Path(f"/proc/{rank.pid}/environ").read_bytes().decode()
             for name in (*leaks, "NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"):
                 assert f"{name}=" not in environment
+
+
+async def test_a_second_daemon_on_a_spark_ends_at_once_and_touches_nothing(cluster: Cluster) -> None:
+    """Started by hand beside the service: it must not take the living one's rank for a leftover."""
+    generation = (await cluster.live())["generation"]
+    leader = cluster.leader
+    second = leader.spark.run([str(DAEMON), "run", "--config", str(leader.config_file)])
+    assert second.returncode == 1
+    assert "another glm-spark runs here" in second.stdout + second.stderr
+    status = await leader.status()
+    assert status["ready"]
+    assert status["generation"] == generation

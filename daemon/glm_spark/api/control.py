@@ -96,18 +96,19 @@ class Control:
         self._metrics = Metrics(config, source, gate)
         self.socket_path = (runtime or directories.runtime(os.environ)) / SOCKET_NAME
         self._listeners: Listeners | None = None
+        self._door: Listeners | None = None  # control.sock has a server of its own: no flood on a port shuts it
 
     @property
     def bound(self) -> frozenset[str]:
         """The addresses it listens on."""
-        return self._listeners.names - {SOCKET_NAME} if self._listeners is not None else frozenset()
+        return self._listeners.names if self._listeners is not None else frozenset()
 
     async def start(self) -> None:
         """Listen on control.sock, by which its owner reaches this Spark even when every port is taken.
 
         Raises BindFault, and may then be called again. `rebind` opens the ports.
         """
-        self._listeners = Listeners(self._handle)
+        self._listeners, self._door = Listeners(self._handle), Listeners(self._handle)
         try:
             await self._listen_on_socket()
         except BindFault:
@@ -140,9 +141,12 @@ class Control:
 
     async def stop(self) -> None:
         """Stop listening and end every connection. May be called twice."""
-        if self._listeners is not None:
-            if SOCKET_NAME in self._listeners.names:
+        if self._door is not None:
+            if self._door.names:
                 self.socket_path.unlink(missing_ok=True)  # first: later it could be a successor's
+            await self._door.stop(STOP_SECONDS)
+            self._door = None
+        if self._listeners is not None:
             await self._listeners.stop(STOP_SECONDS)
             self._listeners = None
         await self._metrics.stop()
@@ -152,7 +156,7 @@ class Control:
         await self._listeners.listen(address, listening_socket(address, self._port))
 
     async def _listen_on_socket(self) -> None:
-        assert self._listeners is not None
+        assert self._door is not None
         path = self.socket_path
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
@@ -165,7 +169,7 @@ class Control:
                 with contextlib.suppress(PermissionError):  # unprivileged and no member: only its own user gets in
                     os.chown(path, -1, group)
             sock.setblocking(False)
-            await self._listeners.listen(SOCKET_NAME, sock)
+            await self._door.listen(SOCKET_NAME, sock)
         except OSError as fault:
             sock.close()
             raise self._socket_fault(fault.strerror or str(fault), "a writable runtime directory") from None

@@ -33,12 +33,21 @@ _log.addFilter(_NoClientFaults())
 
 
 class _Bounded(web.Server):
-    """A server that drops connections past MOST_CONNECTIONS: strangers must not use up the daemon's descriptors."""
+    """A server that keeps at most MOST_CONNECTIONS: strangers must not use up the daemon's descriptors.
+
+    A newcomer takes the place of the one that has been silent for longest, so that connections held open without a
+    request keep nobody out. Only when all of them are being answered is the newcomer dropped.
+    """
 
     def connection_made(self, handler: RequestHandler, transport: asyncio.Transport) -> None:
+        if len(self.connections) >= MOST_CONNECTIONS:
+            silent = next((one for one in self.connections if one._current_request is None), None)
+            if silent is not None:
+                silent.force_close()
+            else:
+                # Not at once: aiohttp starts the handler's task first, which must find its server.
+                asyncio.get_running_loop().call_soon(transport.abort)
         super().connection_made(handler, transport)
-        if len(self.connections) > MOST_CONNECTIONS:
-            transport.abort()
 
 
 class Listeners:

@@ -17,7 +17,7 @@ CREDENTIAL = "glm-spark-token"
 SHORTEST = 32  # bytes: as many as HMAC-SHA256 gives
 LONGEST = 4096
 
-_MAKE = "glm-spark token new > {path} on one Spark, and put the same file on the others"
+_MAKE = "glm-spark token new --output {path} on one Spark (move an old file away first), the same file on the others"
 
 
 class TokenFault(Exception):

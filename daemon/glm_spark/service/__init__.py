@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import logging
 import os
 import signal
@@ -25,7 +26,7 @@ from glm_spark.engine import cgroup
 from glm_spark.engine.chosen import ChosenRuntime
 from glm_spark.fabric.probe import probe_key
 from glm_spark.fabric.responder import Responder
-from glm_spark.finding import Finding
+from glm_spark.finding import Finding, Severity
 from glm_spark.service import journal
 from glm_spark.service.guarding import Guarding
 from glm_spark.service.leading import Leading
@@ -57,11 +58,46 @@ def main(path: Path, node: str | None) -> int:
     with contextlib.suppress(OSError):  # systemd makes them; without it they are made here, or the first use tells
         place.state.mkdir(mode=0o700, parents=True, exist_ok=True)
         place.runtime.mkdir(mode=0o750, parents=True, exist_ok=True)
+    held = _hold(place)
+    if held is None:
+        return BROKEN
     try:
         return asyncio.run(Service(config, place, token).run())
     except Exception:
         log.critical("the daemon ends on a fault of its own", exc_info=True, extra={"code": "daemon.fault"})
         return BROKEN
+
+
+def _hold(place: Place) -> int | None:
+    """The lock by which one daemon at a time runs this Spark; None, with the reason said, when another one does.
+
+    A second one would take the first one's ranks for leftovers. The kernel gives the lock back whatever ends this
+    process; no child inherits it.
+    """
+    path = place.runtime / "daemon.lock"
+    try:
+        held = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        measured, fix = (
+            "another glm-spark runs here",
+            "glm-spark status shows it; systemctl restart glm-spark renews it.",
+        )
+    except OSError as error:
+        measured, fix = error.strerror or str(error), "Set RUNTIME_DIRECTORY to a directory of this daemon's own."
+    else:
+        return held
+    finding = Finding(
+        code="daemon.second",
+        severity=Severity.ERROR,
+        node=place.me,
+        subject=str(path),
+        measured=measured,
+        wanted="one daemon a runtime directory",
+        fix=fix,
+    )
+    log.error("%s", finding, extra={"code": finding.code})
+    return None
 
 
 class Service:

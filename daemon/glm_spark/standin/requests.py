@@ -65,8 +65,10 @@ def parsed(body: bytes) -> dict[str, Any]:
     """The JSON object of a body. Raises BadRequest."""
     try:
         table = json.loads(body)
-    except ValueError as error:
-        raise BadRequest(f"request body is not JSON: {error}") from error
+        body.decode() and json.dumps(table, ensure_ascii=False).encode()
+    except (ValueError, RecursionError) as error:
+        # Half a surrogate pair and endless nesting are no text that could be read; neither is put into the log.
+        raise BadRequest(f"request body is not JSON: {type(error).__name__}") from error
     if not isinstance(table, dict):
         raise BadRequest("request body is not a JSON object")
     return table

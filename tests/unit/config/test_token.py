@@ -79,7 +79,7 @@ def test_a_missing_token_names_the_command_that_makes_one(config: Config, path: 
     with pytest.raises(token.TokenFault) as caught:
         token.read(config, {})
     assert caught.value.finding.code == "token.missing"
-    assert f"glm-spark token new > {path}" in caught.value.finding.fix
+    assert f"glm-spark token new --output {path}" in caught.value.finding.fix
 
 
 def test_a_directory_or_a_pipe_is_no_token(config: Config, path: Path) -> None:
