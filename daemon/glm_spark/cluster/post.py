@@ -95,6 +95,7 @@ class Post:
         self._doubt_since: float | None = None
         self._started: int | None = None  # the generation whose rank was started; never twice
         self.remarks: tuple[Finding, ...] = ()  # what else is wrong on this Spark
+        self.reading: tuple[Finding, ...] = ()  # why its links and devices may have changed unseen
         self.host: tuple[Finding, ...] = ()  # its memory and its kernel's words
         self.outfit: tuple[Finding, ...] = ()  # what it still fetches
         self.image = ""  # the content of the image that is prepared, as a digest
@@ -111,7 +112,7 @@ class Post:
             prepared=self._prepared,
             rank=self._rank.view if self._rank else None,
             reason=self._reason,
-            findings=(*self.remarks, *self.host, *self.outfit, *self._lasting()),
+            findings=(*self.remarks, *self.reading, *self.host, *self.outfit, *self._lasting()),
             bad_rails=self._bad_rails,
             leaving=self.leaving,
             weights=self.weights,

@@ -73,7 +73,7 @@ class Station:
         self._on_change = on_change
         self._hello: tuple[Config, Hello] | None = None
         peers = [node.address for node in config.node if node.address and node.name != place.me]
-        self.watcher = Watcher(peers, self._inventory_changed, node=place.me)
+        self.watcher = Watcher(peers, self._inventory_changed, node=place.me, on_findings=self._reading_changed)
         self.on_inventory: list[Callable[[Inventory], None]] = []
         self.estimates = estimate.Estimates(place.state / "estimates.json")
         self.take_over: Callable[[Config], None] = lambda _config: None  # of a changed file, what can be
@@ -236,6 +236,12 @@ class Station:
             return await self.watcher.fresh(READING_SECONDS)
         except TimeoutError:
             return None
+
+    def _reading_changed(self, findings: tuple[Finding, ...]) -> None:
+        for finding in findings:
+            logging.getLogger(__name__).warning("%s", finding, extra={"code": finding.code})
+        self.post.reading = findings
+        self._on_change()
 
     def _inventory_changed(self, inventory: Inventory) -> None:
         for listener in self.on_inventory:
