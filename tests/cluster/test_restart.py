@@ -97,6 +97,8 @@ async def test_a_setting_changed_on_the_leader_alone_stops_nothing_until_all_hav
 
 async def test_a_spark_without_the_memory_for_another_start_stops_nothing(cluster: Cluster) -> None:
     generation = int((await cluster.live())["generation"])
+    estimates = cluster.sparks[1].directory / "state" / "estimates.json"
+    await until(estimates.exists, 10.0, "what the engine needs, kept on spark-2")
     cluster.sparks[1].set_memory(20.0)
     code, findings = await restart(cluster)
     assert code == 409

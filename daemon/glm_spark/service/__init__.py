@@ -122,6 +122,7 @@ class Service:
         self.responder = Responder({}, config.control.port, probe_key(token))
         self.station.heard = self.responder.heard
         self.station.take_over = self._take_over
+        self.station.on_rank.append(self.guarding.rank_changed)
         self.station.on_inventory.append(lambda _inventory: self._readdress.set())
 
     async def run(self) -> int:

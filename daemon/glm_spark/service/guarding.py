@@ -41,6 +41,7 @@ class Guarding:
         self._said: dict[str, tuple[float, Finding]] = {}  # by code: when, and what the kernel said
         self._ear = Ear(post.node)
         self._noted: tuple[int, float] | None = None  # the generation whose estimate is kept
+        self._rank_changed = asyncio.Event()
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as tasks:
@@ -133,14 +134,21 @@ class Guarding:
 
     # -- what the engine needs ---------------------------------------------------------------------------------
 
+    def rank_changed(self) -> None:
+        self._rank_changed.set()
+
     async def _keep_estimates(self) -> None:
-        """Keeps on the disk what the engine says it needs. A disk that refuses costs a check, not the set."""
+        """Keeps on the disk what the engine says it needs, as soon as it says it: a rank may end right after.
+
+        A disk that refuses costs a check, not the set.
+        """
         await self._disk(self._estimates.read)
         while True:
             view = self._post.report.rank
             if view is not None and view.estimate_gib is not None:
                 await self._note(view, view.estimate_gib)
-            await asyncio.sleep(1.0)
+            await self._rank_changed.wait()
+            self._rank_changed.clear()
 
     async def _note(self, view: RankView, gib: float) -> None:
         if self._noted == (view.generation, gib):

@@ -75,6 +75,7 @@ class Station:
         peers = [node.address for node in config.node if node.address and node.name != place.me]
         self.watcher = Watcher(peers, self._inventory_changed, node=place.me, on_findings=self._reading_changed)
         self.on_inventory: list[Callable[[Inventory], None]] = []
+        self.on_rank: list[Callable[[], None]] = []
         self.estimates = estimate.Estimates(place.state / "estimates.json")
         self.take_over: Callable[[Config], None] = lambda _config: None  # of a changed file, what can be
         self.peers: Callable[[], Mapping[str, Inventory]] = dict  # the leader knows the others' inventories
@@ -228,7 +229,12 @@ class Station:
                 extra = {"rank": rank, "generation": spec.generation}
                 log.log(_LEVELS[severity], "rank %d: %s", rank, line, extra=extra)
 
-        return Rank(spec, self._runtime, self.config.stop, self.post.nudge, on_line)
+        return Rank(spec, self._runtime, self.config.stop, self._rank_changed, on_line)
+
+    def _rank_changed(self) -> None:
+        self.post.nudge()
+        for listener in self.on_rank:
+            listener()
 
     async def _fresh_inventory(self) -> Inventory | None:
         """A new reading; None, with the watcher's findings, when the kernel does not answer."""
