@@ -133,8 +133,20 @@ def test_ufw_that_drops_the_cables_traffic_is_named_once_a_netdev_with_its_own_c
     finding = one(found)
     assert "TCP 8899 (the session between the Sparks)" in finding.measured
     assert "TCP 29551 (the ranks' rendezvous)" in finding.measured
+    assert "weights" not in finding.measured, "the leader dials"
     assert "UDP 4791" not in finding.measured, "an adapter takes RoCE before the kernel's filters"
     assert "ufw allow in on enp1s0f0np0" in finding.fix
+
+
+def test_a_worker_lets_the_leader_in_that_brings_its_weights(at: Context) -> None:
+    worker = replace(at, me="spark-2")
+    found = list(firewall.judge(worker, filters("ufw")))
+    assert found
+    port = worker.config.weights.port
+    assert all(f"TCP {port} (weights from the leader)" in finding.measured for finding in found)
+    own = worker.config.model.model_copy(update={"path": "/srv/a", "drafter_path": "/srv/b"})
+    served = replace(worker, config=worker.config.model_copy(update={"model": own}))
+    assert not any("weights" in finding.measured for finding in firewall.judge(served, filters("ufw")))
 
 
 def test_soft_roce_is_filtered_and_says_so(at: Context) -> None:

@@ -16,6 +16,7 @@ from glm_spark.fabric.oneshot import ask_child
 from glm_spark.fabric.selection import fabric_netdevs, interfaces
 from glm_spark.finding import Finding, Severity
 from glm_spark.preflight.context import Check, Context
+from glm_spark.weights import pins
 
 ROCE_PORT = 4791  # RoCE v2's UDP port; an adapter takes it before the kernel, soft-RoCE after its filters
 EPHEMERAL = 40000  # stands for the ports that NCCL and the ranks take as they come
@@ -58,6 +59,8 @@ def needs(context: Context) -> tuple[Need, ...]:
         found.append(Need("tcp", EPHEMERAL, "NCCL's first connections, on ports above 32768"))
     if context.leads:
         found.append(Need("tcp", config.engine.master_port, "the ranks' rendezvous"))
+    elif any(not pin.path for pin in pins.wanted(config)):
+        found.append(Need("tcp", config.weights.port, "weights from the leader"))
     inventory = context.inventory
     if inventory is not None and config.fabric.transport == "roce" and any(one.software for one in inventory.devices):
         found.append(Need("udp", ROCE_PORT, "RoCE"))
