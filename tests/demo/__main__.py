@@ -13,7 +13,9 @@ from tests.demo import record
 
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(
-        prog="./dev demo", description="Two or three Sparks on this machine, live, with a stand-in engine."
+        prog="./dev demo",
+        usage="./dev demo [--sparks {2,3}] [--once] [VERB ...]",
+        description="Two or three Sparks on this machine, live, with a stand-in engine.",
     )
     made.add_argument("--sparks", dest="count", type=int, choices=(2, 3), default=2, help="how many (default 2)")
     made.add_argument("--once", action="store_true", help="end after the status, for a machine that checks")

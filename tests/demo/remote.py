@@ -63,7 +63,8 @@ def _status(record: Record, arguments: argparse.Namespace) -> int:
 
 def _shell(record: Record, arguments: argparse.Namespace) -> int:
     name = record.names[arguments.spark - 1]
-    print(f"a shell on {name}; exit leaves it. Try: glm-spark status; curl -i http://127.0.0.1:8888/readyz")
+    file = Path(record.directory) / "config.toml"
+    print(f"a shell on {name}; exit leaves it. Try: glm-spark status; glm-spark check --config {file}")
     return on_spark(record, arguments.spark, ["bash", "--norc", "-i"], {"PS1": rf"{name}:\w\$ "})
 
 

@@ -267,6 +267,15 @@ class Control:
             log.info("%s asked for by %s", request.path.rpartition("/")[2], _asker(request, way))
         return await route()
 
+    @staticmethod
+    def _begun(verb: str, refused: Refused | None) -> web.Response:
+        """202: it was begun, /v1/status tells how it goes. 409: it was not, and why."""
+        if refused is None:
+            return _json({"begun": True, "findings": []}, 202)
+        for finding in refused.findings:
+            log.warning("%s refused: %s", verb, finding, extra={"code": finding.code})
+        return _json({"begun": False, "findings": [f.model_dump(mode="json") for f in refused.findings]}, 409)
+
     async def _status(self) -> web.Response:
         return _json(self._source.status().model_dump(mode="json"))
 
@@ -283,17 +292,10 @@ class Control:
         return _json(await self._source.check())
 
     async def _restart(self) -> web.Response:
-        return self._begun(await self._source.restart())
+        return self._begun("restart", await self._source.restart())
 
     async def _sync(self) -> web.Response:
-        return self._begun(await self._source.sync())
+        return self._begun("sync", await self._source.sync())
 
     async def _stop_set(self) -> web.Response:
-        return self._begun(await self._source.stop())
-
-    @staticmethod
-    def _begun(refused: Refused | None) -> web.Response:
-        """202: it was begun, /v1/status tells how it goes. 409: it was not, and why."""
-        if refused is None:
-            return _json({"begun": True, "findings": []}, 202)
-        return _json({"begun": False, "findings": [f.model_dump(mode="json") for f in refused.findings]}, 409)
+        return self._begun("stop", await self._source.stop())

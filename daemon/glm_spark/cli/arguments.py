@@ -99,7 +99,8 @@ def _weights(weights: argparse.ArgumentParser) -> None:
 
 def _token(token: argparse.ArgumentParser) -> None:
     kinds = token.add_subparsers(dest="kind", metavar="KIND", required=True)
-    new = kinds.add_parser("new", help="print a new token", description="Prints a new token.")
+    said = "print a new token, or write it to a file (--output)"
+    new = kinds.add_parser("new", help=said, description="Prints a new token.")
     new.add_argument("--output", type=Path, metavar="FILE", help="write it to a new file of mode 0600 instead")
 
 

@@ -89,4 +89,4 @@ def _unreachable(path: Path, error: OSError) -> str:
         )
     if error.errno in (errno.EACCES, errno.EPERM):
         return f"no permission to use {path}; run this as root or as a member of group glm-spark"
-    return f"{path}: {error.strerror or error}"
+    return f"{path}: {error.strerror or error}; is the daemon ending? See journalctl -u glm-spark"

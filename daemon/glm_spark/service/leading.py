@@ -167,8 +167,6 @@ class Leading:
                 if self.leader.wanted == "stop":
                     against = (renewal.overtaken(self._station.place.me),)
                 if against:
-                    for finding in against:
-                        log.warning("restart refused: %s", finding, extra={"code": finding.code})
                     return Refused(against)
             if isinstance(read, Config):
                 self._station.take_over(read)

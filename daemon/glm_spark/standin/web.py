@@ -71,6 +71,9 @@ class Web:
     async def _answer(self, request: HttpRequest, writer: asyncio.StreamWriter) -> bool:
         """Writes one reply; True when the connection stays open."""
         keep = request.keep_alive
+        if request.method == "HEAD":  # as http.server answers a method that it has no handler for; never with a body
+            writer.write(b"HTTP/1.1 501 Unsupported method ('HEAD')\r\nConnection: close\r\n\r\n")
+            return False
         try:
             if request.method == "POST" and request.path in SHAPES:
                 return await self._generate(request, writer) and keep

@@ -131,11 +131,14 @@ async def test_the_status_is_the_daemons(desk: Desk, client: aiohttp.ClientSessi
     assert (told["cluster"], told["role"], told["ready"]) == ("glm", "leader", True)
 
 
-async def test_a_refused_command_says_why(desk: Desk, client: aiohttp.ClientSession) -> None:
+async def test_a_refused_command_says_why_and_the_journal_too(
+    desk: Desk, client: aiohttp.ClientSession, caplog: pytest.LogCaptureFixture
+) -> None:
     desk.daemon.refusal = Refused((LOST,))
     async with client.post(f"{desk.loopback}/v1/restart", headers=BEARER) as reply:
         assert reply.status == 409
         assert (await reply.json())["findings"][0]["code"] == "rank.lost"
+    assert f"restart refused: {LOST}" in caplog.messages
     async with client.get(f"{desk.loopback}/v1/restart", headers=BEARER) as reply:
         assert (reply.status, reply.headers["Allow"]) == (405, "POST")
 

@@ -55,6 +55,14 @@ async def test_a_chat_and_a_stream_are_the_engines_own(served: Served, client: a
     assert plain
 
 
+async def test_a_head_is_answered_as_the_engine_answers_it(served: Served, client: aiohttp.ClientSession) -> None:
+    for _ in range(2):  # what follows on the client's connection is not upset by it
+        async with client.head(served.url + "/v1/models") as reply:
+            assert reply.status == 501
+    async with client.get(served.url + "/v1/models") as reply:
+        assert reply.status == 200
+
+
 async def test_a_request_that_a_frozen_rank_holds_is_answered_when_the_daemon_knows(
     served: Served, client: aiohttp.ClientSession
 ) -> None:
