@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.cluster.conftest import Cluster, MakeCluster
-from tests.cluster.test_losses import generation_of, gone, live_again
+from tests.cluster.test_losses import generation_of, gone, live_again, not_ready
 from tests.sparks import settings
 from tests.sparks.daemon import until
 
@@ -219,3 +219,22 @@ async def test_the_owners_program_hears_of_a_loss_and_of_its_end(make_cluster: M
     assert "NOTIFY_SOCKET" not in events()[0]["environment"]
     token = cluster.sparks.token_file.read_text().strip()
     assert token not in heard.read_text()
+
+
+async def test_a_worker_that_was_reset_is_told_from_one_whose_session_broke(cluster: Cluster) -> None:
+    before = int((await cluster.live())["generation"])
+    worker = cluster.workers[0]
+    cluster.sparks.reset_host(2)
+    await not_ready(cluster)
+    worker.start()
+    await live_again(cluster, before)
+    (incident,) = await incidents(cluster)
+    told = [finding for finding in incident["evidence"] if finding["code"] == "host.rebooted"]
+    assert [finding["node"] for finding in told] == ["spark-2"]
+    assert incident["seconds_to_live"] is not None
+    # a daemon that is started anew on the same boot is no reboot
+    since = len(cluster.leader.journal())
+    await worker.stop()
+    worker.start()
+    await live_again(cluster, before + 1)
+    assert "host.rebooted" not in "\n".join(cluster.leader.journal()[since:])

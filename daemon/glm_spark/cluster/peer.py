@@ -61,6 +61,7 @@ class Peer:
         lease: float,
         route: Callable[[], Dial | Finding],
         on_change: Callable[[], None],
+        on_reboot: Callable[[Finding], None] = lambda _finding: None,
     ) -> None:
         self.node = node
         self.known = Known()
@@ -71,6 +72,8 @@ class Peer:
         self._lease_seconds = lease
         self._route = route
         self._on_change = on_change
+        self._on_reboot = on_reboot
+        self._boot_id = ""  # of the last session that was held
         self._lease: Lease | None = None
         self._session: Session | None = None
         self._sent: dict[int, float] = {}
@@ -108,6 +111,8 @@ class Peer:
 
     async def check(self, timeout: float) -> tuple[Finding, ...]:
         """The worker's own preflight; TimeoutError without a session or an answer in time."""
+        if not self.known.up:
+            raise TimeoutError
         number = next(self._numbers)
         answer: asyncio.Future[tuple[Finding, ...]] = asyncio.get_running_loop().create_future()
         self._asked[number] = answer
@@ -206,7 +211,7 @@ class Peer:
                 self._take(await live.receive())
         finally:
             known.up = False
-            for waiting in self._ordered.values():
+            for waiting in (*self._ordered.values(), *self._asked.values()):
                 if not waiting.done():
                     waiting.set_exception(TimeoutError())
             self._session = None
@@ -267,6 +272,7 @@ class Peer:
                 # Only now: the last report may be of a rank that has ended since.
                 self.known.problem, self.known.up = None, True
                 log.info("session with %s, boot %s", self.node.name, self.known.opening.boot_id[:8])
+                self._compare_boots(self.known.opening.boot_id)
             self.known.hello, changed = beat.hello, True
         if beat.inventory is not None:
             self.known.inventory, changed = beat.inventory, True
@@ -292,6 +298,23 @@ class Peer:
                 if self._session is not None:
                     await self._session.close(1000, "the lease lapsed")
             self._on_change()
+
+    def _compare_boots(self, boot_id: str) -> None:
+        """A Spark that was reset leaves no other trace than another boot id."""
+        before, self._boot_id = self._boot_id, boot_id
+        if before in ("", boot_id):
+            return
+        rebooted = Finding(
+            code="host.rebooted",
+            severity=Severity.WARNING,
+            node=self.node.name,
+            subject="this Spark",
+            measured=f"boot {boot_id[:8]}, before it {before[:8]}: it was started anew",
+            wanted="the same boot as in its last session",
+            fix=f"Nothing to do if that was meant; else on {self.node.name} journalctl -b -1 -e shows its last words.",
+        )
+        log.warning("%s", rebooted, extra={"code": rebooted.code})
+        self._on_reboot(rebooted)
 
     def _fail(self, problem: Finding) -> None:
         if self.known.problem != problem:

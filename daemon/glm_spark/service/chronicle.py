@@ -65,6 +65,10 @@ class Chronicle:
             )
         )
 
+    def witnessed(self, finding: Finding) -> None:
+        """Something that explains the trouble there is, seen outside the course."""
+        self._history.witness(finding)
+
     def told(self, status: Status) -> None:
         """The set's status as it is told to the other Sparks: at every change and every few seconds."""
         hook = self._station.config.hook

@@ -48,6 +48,10 @@ class History:
         if self.incidents.take(view):
             self._mark()
 
+    def witness(self, finding: Finding) -> None:
+        if self.incidents.witness(finding):
+            self._mark()
+
     async def run(self) -> None:
         """Writes the newest history whenever it changed."""
         while True:

@@ -137,6 +137,14 @@ class Incidents:
             self._goes_on(view, former)
         return self._kept is not before
 
+    def witness(self, finding: Finding) -> bool:
+        """Keeps evidence that came late, with the incident that lasts; whether there is something to write."""
+        last = self.open
+        if last is None or finding in last.evidence:
+            return False
+        self._change(evidence=(finding, *last.evidence)[:MOST_EVIDENCE])
+        return True
+
     # -- what happens ------------------------------------------------------------------------------------------
 
     def _lives(self, view: View) -> None:

@@ -273,6 +273,7 @@ class Leading:
             timeouts.lease_seconds,
             route=lambda: self._route(node),
             on_change=self.changed,
+            on_reboot=self._chronicle.witnessed,
         )
 
     def _route(self, node: Node) -> links.Dial | Finding:
