@@ -211,7 +211,8 @@ class Peer:
                 self._take(await live.receive())
         finally:
             known.up = False
-            for waiting in (*self._ordered.values(), *self._asked.values()):
+            open_questions: list[asyncio.Future[Any]] = [*self._ordered.values(), *self._asked.values()]
+            for waiting in open_questions:
                 if not waiting.done():
                     waiting.set_exception(TimeoutError())
             self._session = None
