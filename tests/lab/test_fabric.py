@@ -16,6 +16,7 @@ from . import product
 from .conftest import Labs
 from .lab import Lab
 from .spark import Spark
+from .test_gate import _rank_environment
 from .topology import Function
 from .waiting import until
 
@@ -248,6 +249,56 @@ def test_devices_that_vanish_are_named_and_the_set_starts_by_itself_when_they_ar
     for function in both:
         two_armed[2].add_device(function.device, function.netdev)
     until(lambda: _status(two_armed[1])["state"], "live", LIVE_SECONDS, "state of the set")
+
+
+def test_an_index_that_moves_under_a_live_set_is_said_and_used_at_the_next_start(two_armed: Lab) -> None:
+    _live_again(two_armed)
+    moved = [two_armed[2].move_gid(far) for _, far in _rails(two_armed)]
+    until(lambda: "fabric.gid-moved" in _status(two_armed[1])["degraded"], True, LIVE_SECONDS, "a word on the index")
+    status = _status(two_armed[1])
+    assert (status["state"], status["ready"]) == ("live", True)
+    generation = status["generation"]
+    _ask(two_armed[1], "/v1/restart", "POST")
+    until(lambda: _lives_after(two_armed[1], generation), True, LIVE_SECONDS, "the next generation")
+    assert _rank_environment(two_armed[2])["NCCL_IB_GID_INDEX"] == str(moved[0][1])
+    assert "fabric.gid-moved" not in _status(two_armed[1])["degraded"]
+
+
+def _lives_after(spark: Spark, generation: int) -> bool:
+    status = _status(spark)
+    return bool(status["state"] == "live" and status["generation"] > generation)
+
+
+def test_twins_in_a_subnet_each_are_two_rails_and_listed_once(two_armed: Lab) -> None:
+    status = _live_again(two_armed)
+    (link,) = status["links"]
+    assert [rail["state"] for rail in link["rails"]] == ["ok", "ok"]
+    for number in (1, 2):
+        wanted = [rail[number - 1].device for rail in _rails(two_armed)]
+        assert _ranks_devices(two_armed[number]).split(",") == wanted
+
+
+def test_a_silent_fall_to_sockets_is_degraded_and_said(two_armed: Lab) -> None:
+    two_armed.together(
+        lambda spark: spark.write(product.STANDIN_SCRIPT, '{"estimate_gib": 0.1, "nccl_fallback": true}')
+    )
+    status = _live_again(two_armed)
+    assert "engine.transport-socket" in status["degraded"]
+    said = two_armed[1].run("glm-spark status", 60.0, check=False).stdout
+    assert "the ranks talk over TCP sockets instead of RoCE, about half as fast" in said
+
+
+def test_three_sparks_get_the_rails_of_the_triangle_as_it_is_cabled(three: Lab) -> None:
+    product.install(three, product.settings(three, {"fabric": {"transport": "roce"}}))
+    product.start(three)
+    three[1].await_journal(product.UNIT, LIVE, LIVE_SECONDS)
+    for spark in three.sparks.values():
+        own = {function.device for function in spark.functions()}
+        assert set(_ranks_devices(spark).split(",")) == own, spark.name
+    drawn = three[1].run("NO_COLOR=1 glm-spark check --cluster", 180.0, check=False).stdout
+    for cable in three.topology.cables:
+        for a, b in three.topology.rails(cable):
+            assert any(a.device in line and b.device in line for line in drawn.splitlines()), drawn
 
 
 def test_a_missing_edge_of_the_triangle_is_named(three: Lab) -> None:
