@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import tomllib
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -180,6 +183,41 @@ async def test_a_load_that_falls_silent_ends_and_names_its_phase(make_cluster: M
     status = await failed_with(cluster, "set.breaker-open")
     assert "weights" in status["reason"]["measured"]
     assert "no progress" in status["reason"]["measured"]
+
+
+async def test_a_path_that_breaks_at_the_start_is_proven_anew_and_all_ranks_start_again(make_cluster: MakeCluster) -> None:
+    cluster = make_cluster(2)
+    counter = str(cluster.sparks.token_file.parent / "starts")
+    cluster.sparks.set_standin({"fail_with": "roce-write", "fail_starts": 1, "counter_file": counter})
+    status = await cluster.live()
+    assert status["generation"] == 2
+    _, (incident,) = await cluster.leader.control("GET", "/v1/incidents")
+    assert incident["reason"]["code"] == "engine.path-broken"
+    assert "every Spark checks itself" in [step["what"] for step in incident["done"]]
+
+
+async def test_a_lock_that_a_killed_build_left_is_removed_when_nobody_builds(make_cluster: MakeCluster) -> None:
+    """The next start waits on it, says so and gets nowhere; the one after it finds the lock gone."""
+    cluster = make_cluster(2, config={"timeouts": {"silence_seconds": 2}})
+    lock = Path(tomllib.loads(cluster.sparks.config_file.read_text())["engine"]["kernel_cache"]) / "extension/lock"
+    lock.parent.mkdir(parents=True)
+    building = {"build_lock": str(lock), "delay_s": {"kernels": 60}, "compilers": 1}
+    cluster.sparks.set_standin({"ranks": {"1": building}})
+    cluster.start()
+    await until(lock.exists, 20.0, "a build")
+    (builder,) = cluster.workers[0].ranks()
+    cluster.sparks.set_standin({"ranks": {"1": {"build_lock": str(lock), "waiting_line_s": 0.2}}})
+    os.kill(builder.pid, signal.SIGKILL)
+
+    async def told() -> bool:
+        return "engine.build-lock" in json.dumps((await cluster.leader.status())["nodes"])
+
+    await until(told, 20.0, "a word on the lock")
+    assert lock.exists(), "a lock this young may be of a build whose compiler was not seen yet"
+    os.utime(lock, (0, 0))
+    await cluster.leader.wait_state("live")
+    assert not lock.exists()
+    assert any("removed the build lock" in line for line in cluster.workers[0].journal() + cluster.leader.journal())
 
 
 async def test_the_stopped_set_answers_honestly(cluster: Cluster) -> None:
