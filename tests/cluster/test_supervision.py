@@ -185,7 +185,9 @@ async def test_a_load_that_falls_silent_ends_and_names_its_phase(make_cluster: M
     assert "no progress" in status["reason"]["measured"]
 
 
-async def test_a_path_that_breaks_at_the_start_is_proven_anew_and_all_ranks_start_again(make_cluster: MakeCluster) -> None:
+async def test_a_path_that_breaks_at_the_start_is_proven_anew_and_all_ranks_start_again(
+    make_cluster: MakeCluster,
+) -> None:
     cluster = make_cluster(2)
     counter = str(cluster.sparks.token_file.parent / "starts")
     cluster.sparks.set_standin({"fail_with": "roce-write", "fail_starts": 1, "counter_file": counter})
