@@ -17,15 +17,23 @@ let
   repeated =
     values: lib.unique (lib.filter (value: lib.length (lib.filter (v: v == value) values) > 1) values);
   addresses = field: lib.filter (value: value != null) (map (node: node.${field}) nodes);
+  noAddress = lib.filter (value: !(ipv4.isAddress value)) (
+    addresses "address" ++ addresses "lanAddress"
+  );
   list = lib.concatStringsSep ", ";
 
-  inStore = path: path != null && lib.hasPrefix "${builtins.storeDir}/" path;
-  secretsInStore = lib.filter (name: inStore cfg.${name}) [
-    "tokenFile"
-    "apiKeysFile"
-    "hubTokenFile"
-  ];
+  # Files with secrets by the option that names them, those that are set.
+  secretFiles = lib.filterAttrs (_: path: path != null && path != "") {
+    inherit (cfg) tokenFile apiKeysFile hubTokenFile;
+    "settings.api.keys_file" = settings.api.keys_file;
+    "settings.weights.token_file" = settings.weights.token_file;
+  };
+  namesOf = bad: lib.attrNames (lib.filterAttrs (_: bad) secretFiles);
+  secretsInStore = namesOf (lib.hasPrefix "${builtins.storeDir}/");
+  secretsNowhere = namesOf (path: !(lib.hasPrefix "/" path));
 
+  # A name such as localhost is none; what else is no address the daemon says.
+  hostIsAddress = ipv4.isAddress settings.api.host || builtins.match ".*:.*" settings.api.host != null;
   loopback = settings.api.host == "::1" || lib.hasPrefix "127." settings.api.host;
   keys = settings.api.keys_file != "";
 
@@ -33,6 +41,12 @@ let
   unreadable = lib.attrNames (lib.filterAttrs (_: address: address == null) parsed);
   readable = lib.filterAttrs (_: address: address != null) parsed;
   ownAddresses = lib.mapAttrsToList (_: address: address.address) readable;
+  # Of all Sparks: what a text that was copied for the next one and not changed has twice.
+  givenAddresses = map (text: (ipv4.parse text).address or text) (
+    lib.concatMap (
+      port: if builtins.isAttrs port.address then lib.attrValues port.address else [ port.address ]
+    ) (lib.attrValues cfg.fabric.ports)
+  );
   subnets = lib.mapAttrsToList (_: address: address.subnet) readable;
   unknownSparks = lib.unique (
     lib.concatMap (
@@ -43,6 +57,11 @@ let
         [ ]
     ) (lib.attrValues cfg.fabric.ports)
   );
+
+  # Workers whose address is on no cable of the leader.
+  outOfReach = lib.filter (
+    node: ipv4.isAddress node.address && !(lib.any (ipv4.holds node.address) (lib.attrValues readable))
+  ) (lib.filter (node: node.address != null) hosts.peers);
 
   # The address the leader uses for this Spark, or null.
   reached = if hosts.self == null then null else hosts.self.address;
@@ -79,6 +98,9 @@ in
       (refuse (repeated (addresses "lanAddress") != [ ])
         ".nodes: the lanAddress ${list (repeated (addresses "lanAddress"))} is there twice; each Spark needs its own."
       )
+      (refuse (noAddress != [ ])
+        ".nodes: ${list noAddress}: address and lanAddress want an IPv4 address such as 192.168.100.2, without a prefix length."
+      )
       (refuse (nodes != [ ] && lib.any (node: node.address == null) (lib.tail nodes))
         ".nodes: every Spark but the first needs address, its address on the cable; ${
           list (map (node: node.name) (lib.filter (node: node.address == null) (lib.drop 1 nodes)))
@@ -90,8 +112,11 @@ in
       (refuse (secretsInStore != [ ])
         ".${list secretsInStore}: a file in the store is readable by all; give a path outside it, as a string."
       )
+      (refuse (secretsNowhere != [ ])
+        ".${list secretsNowhere}: an absolute path is wanted, such as /etc/glm-spark/token."
+      )
       (refuse (given.secret != [ ])
-        ".settings: ${list given.secret} looks like a secret; the configuration is readable by all. Use services.glm-spark.tokenFile or services.glm-spark.apiKeysFile."
+        ".settings: ${list given.secret} looks like a secret; the configuration is readable by all. Use services.glm-spark.tokenFile, services.glm-spark.apiKeysFile or services.glm-spark.hubTokenFile."
       )
       (refuse (!hosts.container && hosts.inHomes != [ ])
         ".settings: ${list hosts.inHomes}: with engine.runtime = \"process\" the daemon sees no /home, /root or /run/user; use a path elsewhere."
@@ -112,7 +137,10 @@ in
       (refuse (settings.model.drafter == "dflash2" && !settings.model.accept_noncommercial)
         ".settings.model.accept_noncommercial: dflash2 is licensed CC BY-NC-ND 4.0 (non-commercial); set it to true to accept that, or use settings.model.drafter = \"mtp\"."
       )
-      (refuse (!loopback && !keys && !settings.api.open)
+      (refuse (!hostIsAddress)
+        ".settings.api.host: \"${settings.api.host}\" is not an IP address; \"127.0.0.1\" serves this Spark, \"0.0.0.0\" every network."
+      )
+      (refuse (hostIsAddress && !loopback && !keys && !settings.api.open)
         ".settings.api.host: ${settings.api.host} is reachable from a network; set services.glm-spark.apiKeysFile, or settings.api.open = true to serve it without keys."
       )
       (refuse (cfg.openFirewall && loopback)
@@ -120,7 +148,8 @@ in
       )
       (refuse
         (
-          hosts.container && builtins.match ".+@sha256:[0-9a-f]{64}" settings.engine.image == null
+          hosts.container
+          && builtins.match "localhost/.+|(.+@)?sha256:[0-9a-f]{64}" settings.engine.image == null
         )
         ".settings.engine.image: ${settings.engine.image} is not pinned; end it with @sha256: and the digest."
       )
@@ -136,13 +165,14 @@ in
       (refuse (unknownSparks != [ ])
         ".fabric.ports.<netdev>.address: ${list unknownSparks} is not among services.glm-spark.nodes (${list names})."
       )
-      (refuse (repeated ownAddresses != [ ])
-        ".fabric.ports.<netdev>.address: ${list (repeated ownAddresses)} is on two netdevs; each needs its own."
+      (refuse (repeated givenAddresses != [ ])
+        ".fabric.ports.<netdev>.address: ${list (repeated givenAddresses)} is there twice; each netdev of each Spark needs its own."
       )
       (refuse
         (
           hosts.ports != { }
           && reached != null
+          && noAddress == [ ]
           && unreadable == [ ]
           && cfg.fabric.netdevs == [ ]
           && !(lib.elem reached ownAddresses)
@@ -168,6 +198,11 @@ in
         "services.glm-spark: networking.firewall.allowedTCPPorts opens ${toString settings.engine.master_port}, the engine's rendezvous without authentication, to every network."
       ++ lib.optional (hosts.netdevs == [ ])
         "services.glm-spark.fabric.ports: empty, so the firewall admits no peer; give the cable's netdevs there or in services.glm-spark.fabric.netdevs."
+      ++
+        lib.optional (hosts.leads && hosts.ports != { } && cfg.fabric.netdevs == [ ] && outOfReach != [ ])
+          "services.glm-spark.nodes: ${
+            list (map (node: "${node.name} at ${node.address}") outOfReach)
+          } is in no subnet of services.glm-spark.fabric.ports of this Spark; only a route of your own leads there."
       ++
         lib.optional
           (lib.length nodes == 3 && lib.any (node: node.lanAddress == null) nodes && config.networking.firewall.enable)

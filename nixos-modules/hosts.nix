@@ -28,6 +28,10 @@ let
     "/run/glm-spark"
   ];
 
+  # Settings without an option of their own may be of any kind until assertions.nix has said which is wanted.
+  text = value: if builtins.isString value then value else "";
+  texts = value: if builtins.isList value then lib.filter builtins.isString value else [ ];
+
   ports = lib.filterAttrs (_: port: port.address != null) (
     lib.mapAttrs (_: port: {
       inherit (port) mtu;
@@ -59,7 +63,7 @@ in
       [
         cfg.settings.model.cache
         cfg.settings.engine.kernel_cache
-        (cfg.settings.engine.spill.directory or "")
+        (text (cfg.settings.engine.spill.directory or ""))
       ]
     )
   );
@@ -69,13 +73,13 @@ in
     [
       cfg.settings.model.cache
       cfg.settings.engine.kernel_cache
-      (cfg.settings.model.path or "")
-      (cfg.settings.model.drafter_path or "")
-      (cfg.settings.engine.spill.directory or "")
+      (text (cfg.settings.model.path or ""))
+      (text (cfg.settings.model.drafter_path or ""))
+      (text (cfg.settings.engine.spill.directory or ""))
     ]
-    ++ cfg.settings.weights.roots or [ ]
-    ++ lib.take 1 (cfg.settings.engine.command or [ ])
-    ++ lib.take 1 (cfg.settings.hook.command or [ ])
+    ++ texts (cfg.settings.weights.roots or [ ])
+    ++ lib.take 1 (texts (cfg.settings.engine.command or [ ]))
+    ++ lib.take 1 (texts (cfg.settings.hook.command or [ ]))
   );
 
   # The daemon's own copy of the keys, renewed by every reload: under the process runtime it may not read the

@@ -35,5 +35,10 @@ rec {
         subnet = "${toString (toNumber (octets address) / power (32 - length))}/${toString length}";
       };
 
+  # Whether an address lies in the subnet of what `parse` gave.
+  holds =
+    address: network:
+    network.subnet == (parse "${address}/${toString network.length}").subnet;
+
   isLinkLocal = text: lib.hasPrefix "169.254." text;
 }

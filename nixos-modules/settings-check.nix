@@ -41,15 +41,31 @@ let
   anyFits = entry: value: lib.any (kind: fits kind value) (lib.splitString " or " entry.kind);
 
   last = path: lib.last (lib.splitString "." path);
-  # Names of known keys with the same last part, or in the same table: what was probably meant.
+  table = path: lib.concatStringsSep "." (lib.init (lib.splitString "." path));
+  # Names of known keys that were probably meant: below it when it is a table, else with the same last part, else
+  # in its table with the same beginning, else all of its table.
   near =
     path:
     let
-      same = lib.filter (name: last name == last path) (lib.attrNames known);
-      table = lib.concatStringsSep "." (lib.init (lib.splitString "." path));
-      siblings = lib.filter (name: table != "" && lib.hasPrefix "${table}." name) (lib.attrNames known);
+      among = keep: lib.filter keep (lib.attrNames known);
+      beginning = builtins.substring 0 3 (last path);
+      below = among (lib.hasPrefix "${path}.");
+      same = among (name: last name == last path);
+      siblings = among (name: table name != "" && table name == table path);
+      alike = lib.filter (name: lib.hasPrefix beginning (last name)) siblings;
     in
-    if same != [ ] then same else siblings;
+    builtins.head (
+      lib.filter (names: names != [ ]) [
+        below
+        same
+        alike
+        siblings
+      ]
+      ++ [ [ ] ]
+    );
+
+  # A table in the place of a value.
+  underValue = leaf: known ? ${table leaf.path};
 
   looksSecret =
     path:
@@ -85,9 +101,14 @@ rec {
       in
       lib.optionalString (meant != [ ]) " (known: ${lib.concatStringsSep ", " meant})"
     )
-  ) (lib.filter (leaf: !(known ? ${leaf.path}) && !(looksSecret leaf.path)) found);
+  ) (lib.filter (leaf: !(known ? ${leaf.path} || underValue leaf || looksSecret leaf.path)) found);
 
-  illTyped = map (leaf: "${leaf.path}: a value of kind ${known.${leaf.path}.kind} is wanted") (
-    lib.filter (leaf: known ? ${leaf.path} && !(anyFits known.${leaf.path} leaf.value)) found
+  illTyped = map (path: "${path}: a value of kind ${known.${path}.kind} is wanted") (
+    lib.unique (
+      map (leaf: table leaf.path) (lib.filter underValue found)
+      ++ map (leaf: leaf.path) (
+        lib.filter (leaf: known ? ${leaf.path} && !(anyFits known.${leaf.path} leaf.value)) found
+      )
+    )
   );
 }

@@ -8,7 +8,10 @@ let
 in
 {
   config = lib.mkIf cfg.enable {
-    # Made when missing. What is already there keeps its owner: weights may be shared with other programs.
-    systemd.tmpfiles.rules = map (directory: "d ${directory} 0750 ${user} glm-spark -") hosts.writable;
+    # Made when missing. What is already there keeps its owner, that is what ":" says: weights may be shared with
+    # other programs.
+    systemd.tmpfiles.rules = map (
+      directory: "d ${directory} :0750 :${user} :glm-spark -"
+    ) hosts.writable;
   };
 }

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
-from tests.nix.evaluate import ROOT, Refused, module, spark
+from tests.nix.evaluate import ROOT, Refused, module, spark, value
 
 # What an owner might write on top of the example pair -> what the refusal must name.
 REFUSED = {
@@ -41,6 +43,10 @@ REFUSED = {
         '{ lib, ... }: { services.glm-spark.tokenFile = lib.mkForce "/nix/store/0-token"; }',
         ["services.glm-spark.tokenFile", "readable by all"],
     ),
+    "the token by a relative path": (
+        '{ lib, ... }: { services.glm-spark.tokenFile = lib.mkForce "~/token"; }',
+        ["services.glm-spark.tokenFile", "an absolute path"],
+    ),
     "the keys in the store": (
         '{ services.glm-spark.apiKeysFile = "/nix/store/0-keys"; }',
         ["services.glm-spark.apiKeysFile", "readable by all"],
@@ -48,6 +54,10 @@ REFUSED = {
     "the Hub's token in the store": (
         '{ services.glm-spark.hubTokenFile = "/nix/store/0-hub"; }',
         ["services.glm-spark.hubTokenFile", "readable by all"],
+    ),
+    "keys in the store, named among the settings": (
+        '{ services.glm-spark.settings.api.keys_file = "/nix/store/0-keys"; }',
+        ["services.glm-spark.settings.api.keys_file", "readable by all"],
     ),
     "weights where the process runtime sees nothing": (
         '{ services.glm-spark.settings = { engine.runtime = "process"; model.cache = "/home/me/models"; }; }',
@@ -63,7 +73,7 @@ REFUSED = {
     ),
     "a token among the engine's variables": (
         '{ services.glm-spark.settings.engine.environment.TENSORFOLD_HF_TOKEN = "hf_1"; }',
-        ["services.glm-spark.settings", "TENSORFOLD_HF_TOKEN", "readable by all"],
+        ["services.glm-spark.settings", "TENSORFOLD_HF_TOKEN", "readable by all", "services.glm-spark.hubTokenFile"],
     ),
     "several requests with mtp": (
         "{ services.glm-spark.settings.engine.parallel = 4; }",
@@ -76,6 +86,10 @@ REFUSED = {
     "a network without keys": (
         '{ services.glm-spark.settings.api.host = "0.0.0.0"; }',
         ["services.glm-spark.settings.api.host", "apiKeysFile"],
+    ),
+    "a name for the endpoint's address": (
+        '{ services.glm-spark.settings.api.host = "localhost"; }',
+        ["services.glm-spark.settings.api.host", "not an IP address", "127.0.0.1"],
     ),
     "an open firewall before a closed door": (
         "{ services.glm-spark.openFirewall = true; }",
@@ -108,7 +122,22 @@ REFUSED = {
     "one address on two netdevs": (
         "{ lib, ... }: { services.glm-spark.fabric.ports.enP2p1s0f0np0.address ="
         ' lib.mkForce { spark-1 = "192.168.100.1/24"; }; }',
-        ["services.glm-spark.fabric.ports", "192.168.100.1 is on two netdevs"],
+        ["services.glm-spark.fabric.ports", "192.168.100.1 is there twice"],
+    ),
+    "one address on two Sparks": (
+        "{ lib, ... }: { services.glm-spark.fabric.ports.enP2p1s0f0np0.address = lib.mkForce"
+        ' { spark-1 = "192.168.101.1/24"; spark-2 = "192.168.101.1/24"; }; }',
+        ["services.glm-spark.fabric.ports", "192.168.101.1 is there twice"],
+    ),
+    "a Spark's address with a length": (
+        '{ lib, ... }: { services.glm-spark.nodes = lib.mkForce [ { name = "spark-1"; }'
+        ' { name = "spark-2"; address = "192.168.100.2/24"; } ]; }',
+        ["services.glm-spark.nodes", "192.168.100.2/24", "without a prefix length"],
+    ),
+    "a Spark's address as a name": (
+        '{ lib, ... }: { services.glm-spark.nodes = lib.mkForce [ { name = "spark-1"; }'
+        ' { name = "spark-2"; address = "spark-2.local"; } ]; }',
+        ["services.glm-spark.nodes", "spark-2.local", "an IPv4 address"],
     ),
     "NetworkManager on the cable": (
         "{ lib, ... }: { networking.networkmanager = { enable = true; unmanaged = lib.mkForce [ ]; }; }",
@@ -122,6 +151,18 @@ REFUSED = {
         "{ services.glm-spark.settings.timeouts.silence_second = 5; }",
         ["services.glm-spark.settings", "timeouts.silence_second is not a setting", "timeouts.silence_seconds"],
     ),
+    "a misspelt setting of a large table": (
+        "{ services.glm-spark.settings.engine.paralel = 2; }",
+        ["engine.paralel is not a setting (known: engine.parallel)"],
+    ),
+    "a value for a table": (
+        "{ services.glm-spark.settings.timeouts = 5; }",
+        ["timeouts is not a setting", "timeouts.silence_seconds"],
+    ),
+    "a table for a value": (
+        "{ services.glm-spark.settings.engine.context.tokens = 5; }",
+        ["services.glm-spark.settings", "engine.context: a value of kind integer is wanted"],
+    ),
     "an unknown table": (
         "{ services.glm-spark.settings.apis.port = 5; }",
         ["services.glm-spark.settings", "apis.port is not a setting", "api.port"],
@@ -131,6 +172,9 @@ REFUSED = {
         ["services.glm-spark.settings", "engine.context", "integer"],
     ),
 }
+
+# What a setting of this kind does not take, not even one that takes a word such as "auto" besides.
+STRANGE = {"string": "[ 1 ]", "array": "5", "boolean": '"yes"', "integer": "true", "number": "true", "table": "5"}
 
 # Where the type itself refuses, evaluation ends with the name of the option.
 THROWN = {
@@ -163,6 +207,19 @@ def test_it_is_refused(case: str) -> None:
     refused = "\n".join(spark("spark-1", text)["refused"])
     for part in named:
         assert part in refused
+
+
+@pytest.mark.parametrize("runtime", ["podman", "process"])
+def test_every_setting_of_another_kind_is_refused_by_its_name(runtime: str) -> None:
+    """One evaluation for all those without an option of their own: what the module reads of them must bear it."""
+    options = value('import (here + "/named.nix")')
+    known = json.loads((ROOT / "nixos-modules/known-settings.json").read_text())
+    free = {setting: entry["kind"] for setting, entry in known.items() if setting not in options}
+    assert {"model.path", "weights.roots", "engine.spill.directory", "hook.command"} <= set(free)
+    wrong = " ".join(f"{setting} = {STRANGE[kind.split(' or ')[0]]};" for setting, kind in free.items())
+    text = f'{{ services.glm-spark.settings = {{ engine.runtime = "{runtime}"; {wrong} }}; }}'
+    refused = "\n".join(spark("spark-1", text)["refused"])
+    assert [setting for setting in free if f"{setting}: a value of kind" not in refused] == []
 
 
 @pytest.mark.parametrize("case", THROWN)
@@ -200,6 +257,11 @@ def test_the_example_of_three_is_fine(host: str) -> None:
         (
             '{ services.glm-spark.nodes = [ { name = "c"; address = "192.168.100.3"; } ]; }',
             "lanAddress",
+        ),
+        (
+            '{ lib, ... }: { services.glm-spark.nodes = lib.mkForce [ { name = "spark-1"; }'
+            ' { name = "spark-2"; address = "10.0.0.12"; } ]; }',
+            "spark-2 at 10.0.0.12 is in no subnet",
         ),
     ],
 )

@@ -232,7 +232,7 @@ def test_weights_on_another_disk_are_writable_and_waited_for() -> None:
     keys = unit(result["units"]["glm-spark.service"])
     assert keys["ReadWritePaths"] == ["/srv/weights"]
     assert keys["RequiresMountsFor"] == ["/srv/weights"]
-    assert result["tmpfiles"] == ["d /srv/weights 0750 glm-spark glm-spark -"]
+    assert result["tmpfiles"] == ["d /srv/weights :0750 :glm-spark :glm-spark -"]
 
 
 def test_each_exception_is_explained_beside_it() -> None:
