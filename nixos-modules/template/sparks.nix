@@ -26,7 +26,7 @@
     };
   };
 
-  # Yours: users, keys, time zone.
+  # Yours: users, keys, time zone. A new user has no password: without a key nobody logs in as `owner`.
   users.users.owner = {
     isNormalUser = true;
     extraGroups = [

@@ -86,5 +86,10 @@ in
     inherit (config) users;
     tmpfiles = config.systemd.tmpfiles.rules;
     podman = config.virtualisation.podman.enable;
+    docker = {
+      inherit (config.virtualisation.docker) enable;
+      compat = config.virtualisation.podman.dockerCompat;
+      socket = config.virtualisation.podman.dockerSocket.enable;
+    };
   };
 }

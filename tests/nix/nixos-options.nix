@@ -100,6 +100,8 @@ in
     )) { };
 
     virtualisation.podman.enable = flag false;
+    virtualisation.podman.dockerCompat = flag false;
+    virtualisation.podman.dockerSocket.enable = flag false;
     virtualisation.podman.package = of types.raw "/nix/store/podman";
     virtualisation.docker.enable = flag false;
     virtualisation.docker.package = of types.raw "/nix/store/docker";

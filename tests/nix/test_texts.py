@@ -22,12 +22,22 @@ def test_the_template_is_fine(host: str) -> None:
 
 @pytest.mark.parametrize("host", ["spark-1", "spark-2"])
 def test_the_lines_of_the_page_are_fine(host: str) -> None:
-    dozen, network = BLOCKS
+    dozen, network, docker = BLOCKS
     assert len(dozen.splitlines()) <= 13
     for more in ("", network):
         result = module(f"{{ {dozen} }}", f"{{ {more} }}", SPARK, f'{{ networking.hostName = "{host}"; }}')
         assert result["refused"] == result["warnings"] == []
     assert result["firewall"]["allowedTCPPorts"] == [8888]
+    # nixos-dgx-spark's own values; an assertion of NixOS refuses them beside Docker.
+    compat = "{ virtualisation.podman = { dockerCompat = true; dockerSocket.enable = true; }; }"
+    result = module(f"{{ {dozen} }}", docker, compat, SPARK, f'{{ networking.hostName = "{host}"; }}')
+    assert result["refused"] == result["warnings"] == []
+    assert result["settings"]["engine"]["runtime"] == "docker"
+    assert result["docker"] == {"enable": True, "compat": False, "socket": False}
+
+
+def test_the_readme_has_the_same_lines() -> None:
+    assert re.findall(r"```nix\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL) == BLOCKS[:1]
 
 
 def test_links_lead_somewhere() -> None:

@@ -22,7 +22,10 @@ let
             meta.mainProgram = "glm-spark";
           };
           services.glm-spark.settings.engine.runtime = "process";
-          fileSystems."/".device = "/dev/disk/by-label/nixos";
+          fileSystems."/" = {
+            device = "/dev/disk/by-label/nixos";
+            fsType = "ext4";
+          };
           boot.loader.grub.enable = false;
           system.stateVersion = "25.11";
         }

@@ -22,8 +22,11 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def _write(path: Path, fresh: str) -> int:
-    """A new file of mode 0600; an existing one, perhaps in use by the other Sparks, is left alone."""
+    """A new file of mode 0600, in a folder that is made when missing: the token comes before all else in it. An
+    existing file, perhaps in use by the other Sparks, is left alone."""
     try:
+        if not path.parent.is_dir():
+            path.parent.mkdir(parents=True)
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     except FileExistsError:
         print(f"glm-spark: {path} is there already; remove it first if no Spark needs it any more", file=sys.stderr)

@@ -375,6 +375,15 @@ class TestToken:
         file.write_text(f'{TWO_SPARKS}[cluster]\ntoken_file = "{path}"\n')
         assert tokens.read(load(file), {}) == path.read_bytes().strip()
 
+    def test_the_folder_is_made_when_it_is_missing(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert main(["token", "new", "--output", str(tmp_path / "etc/glm-spark/token")]) == 0
+        assert (tmp_path / "etc/glm-spark/token").is_file()
+        (tmp_path / "file").touch()
+        assert main(["token", "new", "--output", str(tmp_path / "file/token")]) == 2
+        assert "file/token" in capsys.readouterr().err
+
     def test_a_file_that_is_there_is_left_alone(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         path = tmp_path / "token"
         assert main(["token", "new", "--output", str(path)]) == 0
