@@ -30,9 +30,23 @@ class MemoryStatus(Told):
 
 
 class WeightsStatus(Told):
-    """How the weights of one Spark are. `done` of `total` bytes in this phase, `rate` in bytes a second."""
+    """How the weights of one Spark are, or the engine's image where it is handed over.
 
-    phase: Literal["idle", "verifying", "fetching", "waiting", "receiving", "sending", "complete", "failed"] = "idle"
+    `done` of `total` bytes in this phase, `rate` in bytes a second.
+    """
+
+    phase: Literal[
+        "idle",
+        "verifying",
+        "fetching",
+        "waiting",
+        "receiving",
+        "sending",
+        "exporting",
+        "loading",
+        "complete",
+        "failed",
+    ] = "idle"
     done: int = 0
     total: int = 0
     rate: float | None = None
@@ -65,6 +79,7 @@ class NodeStatus(Told):
     pid: int | None = None
     memory: MemoryStatus | None = None
     weights: WeightsStatus | None = None
+    handover: WeightsStatus | None = None  # of the engine's image, while it is on its way
     findings: tuple[Finding, ...] = ()
 
 

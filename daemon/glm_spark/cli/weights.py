@@ -96,6 +96,7 @@ def _status(arguments: argparse.Namespace) -> int:
             "image": image.model_dump() if image else None,
             "findings": [finding.model_dump(mode="json") for finding in found],
             "nodes": {node.name: node.weights.model_dump(mode="json") for node in others if node.weights},
+            "handover": {node.name: node.handover.model_dump(mode="json") for node in others if node.handover},
         }
         print(json.dumps(body))
         return exits.of(found)
@@ -107,6 +108,9 @@ def _status(arguments: argparse.Namespace) -> int:
     for node in others:
         if node.weights is not None and node.weights.phase != "idle":
             print(printable(f"{node.name}: {in_words(node.weights)}"))
+    for node in others:
+        if node.handover is not None:
+            print(printable(f"{node.name}: the image: {in_words(node.handover)}"))
     if found:
         show(tell.findings(found))
     return exits.of(found)
@@ -280,7 +284,7 @@ def _tidy(arguments: argparse.Namespace) -> int:
     from glm_spark.weights import tidy
 
     config, steward = _steward(arguments)
-    found = tidy.spare(steward.store, pins.wanted(config))
+    found = (*tidy.spare(steward.store, pins.wanted(config)), *tidy.of_image(steward.store))
     size = sum(one.size for one in found)
     if arguments.json:
         rows = [{"path": one.path, "bytes": one.size, "why": one.why} for one in found]

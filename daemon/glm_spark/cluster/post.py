@@ -103,6 +103,7 @@ class Post:
         self._barred: Finding | None = None  # why the next start is refused, once
         self.leaving = False
         self.weights: WeightsStatus | None = None  # how far they are
+        self.handover: WeightsStatus | None = None  # how far the image is that is handed over
 
     @property
     def report(self) -> Report:
@@ -116,6 +117,7 @@ class Post:
             bad_rails=self._bad_rails,
             leaving=self.leaving,
             weights=self.weights,
+            handover=self.handover,
             silent_seconds=round(self._silent),
             doubt=self._doubt,
             image_content=self.image,

@@ -88,6 +88,7 @@ class Report(Wire):
     )
     memory: MemoryStatus | None = None
     weights: WeightsStatus | None = None
+    handover: WeightsStatus | None = None  # of the engine's image, while it is on its way
     doubt: Finding | None = None  # why its rank may not answer although it is alive
     broken: bool = False  # the doubt has lasted too long
     silent_seconds: float = 0.0  # how long its loading rank has made no progress

@@ -148,6 +148,7 @@ def _node(
         pid=view.pid if view and heard else None,
         memory=own_memory if rank == 0 else (report.memory if report else None),
         weights=report.weights if report and heard else None,
+        handover=report.handover if report and heard else None,
         findings=_node_findings(spark, dropped),
     )
 
@@ -179,6 +180,7 @@ def _own(config: Config, rank: int, report: Report, memory: MemoryStatus) -> Nod
         pid=view.pid if view else None,
         memory=memory,
         weights=report.weights,
+        handover=report.handover,
         findings=report.findings,
     )
 

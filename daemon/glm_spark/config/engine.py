@@ -199,6 +199,9 @@ class Engine(Section):
         form="an image pinned by its digest, NAME@sha256: and 64 hexadecimal digits, or localhost/NAME of your own",
     )
     pull: bool = key(False, why="true fetches a missing image, about 25 GB, before a start")
+    hand_over: bool = key(
+        True, why="a worker that lacks the pinned image and cannot pull it takes it from the leader (podman)"
+    )
     runtime_options: tuple[Line, ...] = key(
         (),
         why='options of podman or docker itself, before its verb, such as "--cgroup-manager=cgroupfs"',

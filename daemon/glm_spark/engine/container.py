@@ -67,11 +67,12 @@ def labels(spec: RankSpec) -> dict[str, str]:
     }
 
 
-def run(config: Config, spec: RankSpec, kernels: str, *, split: bool = False) -> tuple[str, ...]:
+def run(config: Config, spec: RankSpec, kernels: str, *, split: bool = False, image: str = "") -> tuple[str, ...]:
     """The command that runs the rank in the foreground, its output passed through.
 
     `kernels` is the kernel cache's directory of this image on this Spark. `split` puts the container below the
-    control group that podman itself is in, so that one write ends all of it; podman only.
+    control group that podman itself is in, so that one write ends all of it; podman only. `image` is what the runtime
+    knows the image by, where that is not engine.image.
     """
     engine = config.engine
     podman = engine.runtime == "podman"
@@ -92,7 +93,8 @@ def run(config: Config, spec: RankSpec, kernels: str, *, split: bool = False) ->
     options.append(_mount(kernels, CONTAINER_KERNELS, writable=True))
     told = {**spec.environment, **spec.marks, MARK: name_of(spec)}
     options += (f"--env={name}={value}" for name, value in told.items())
-    return (*tool(config), "run", *with_replacements(options, engine.container_options), engine.image, *spec.argv)
+    further = with_replacements(options, engine.container_options)
+    return (*tool(config), "run", *further, image or engine.image, *spec.argv)
 
 
 def with_replacements(ours: Iterable[str], further: Iterable[str]) -> tuple[str, ...]:
@@ -146,7 +148,7 @@ def listing(config: Config, cluster: str, node: str) -> tuple[str, ...]:
     return (*tool(config), "ps", "--all", "--no-trunc", *wanted, "--format={{.Names}}")
 
 
-def parse_arguments(config: Config, arguments: Iterable[str]) -> tuple[str, ...]:
+def parse_arguments(config: Config, arguments: Iterable[str], image: str = "") -> tuple[str, ...]:
     """Runs the engine's own parser over a rank's arguments, with no GPU, no network and nothing mounted.
 
     The recipe (start.sh) does the same before it stops anything: exit status 0 fine, 2 rejected with the reason.
@@ -159,4 +161,4 @@ def parse_arguments(config: Config, arguments: Iterable[str]) -> tuple[str, ...]
     mounted = [
         option for option in config.engine.container_options if option.startswith(("--mount=", "--volume=", "--env="))
     ]
-    return (*tool(config), "run", *options, *limits, *mounted, config.engine.image, "-c", code, *arguments)
+    return (*tool(config), "run", *options, *limits, *mounted, image or config.engine.image, "-c", code, *arguments)

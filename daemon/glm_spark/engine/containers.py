@@ -136,7 +136,7 @@ class ContainerRuntime:
         group = cgroup.make(f"rank-{spec.generation}") if podman else None
         environment = container.tool_environment(os.environ)
         remove = container.remove(config, container.name_of(spec))
-        argv = container.run(config, spec, kernels, split=group is not None)
+        argv = container.run(config, spec, kernels, split=group is not None, image=image.reference)
         program = Program(argv, {**environment, **spec.marks}, group, remove)
         kept = await keep(spec, program, _no_runtime)
         rank = ContainerRank(kept, remove, environment)

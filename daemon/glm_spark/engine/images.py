@@ -7,7 +7,7 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from glm_spark.config.model import Config
@@ -15,6 +15,7 @@ from glm_spark.engine import container, flags
 from glm_spark.engine.command import Unanswered, ask
 from glm_spark.engine.spec import RankSpec
 from glm_spark.finding import Finding, Severity
+from glm_spark.handover import record
 
 LOOK_SECONDS = 15.0
 PARSE_SECONDS = 30.0  # the parser imports the engine; from a cold disk that takes a while
@@ -27,11 +28,12 @@ _ABSENT = ("no such image", "image not known", "no such object", "unable to find
 class Image:
     """`content` is the same wherever the layers and what is run in them are the same, whatever store holds them.
 
-    `kernels` is the folder below engine.kernel_cache that belongs to it.
+    `kernels` is the folder below engine.kernel_cache that belongs to it, `reference` what the runtime is told to run.
     """
 
     content: str
     kernels: str
+    reference: str = ""
     digests: frozenset[str] = frozenset()
     size: int = 0
 
@@ -72,20 +74,19 @@ def pinned(reference: str) -> str:
 async def look(config: Config, node: str) -> Image | Finding:
     """The image as the runtime knows it, or why it cannot be used."""
     engine = config.engine
-    argv = (*container.tool(config), "image", "inspect", engine.image)
-    try:
-        told = await ask(argv, LOOK_SECONDS, container.tool_environment(os.environ))
-    except Unanswered as silence:
-        return silent(config, node, str(silence))
-    if told.code != 0:
-        if any(word in told.errors.lower() for word in _ABSENT):
-            return missing(config, node)
-        return silent(config, node, told.last_words)
-    try:
-        image = read(json.loads(told.output)[0])
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
-        return silent(config, node, f"an answer that cannot be read: {type(error).__name__}: {error}"[:300])
     wanted = pinned(engine.image)
+    image = await _inspect(config, node, engine.image)
+    if image is None and wanted and engine.runtime == "podman":
+        # One that was handed over has no name that podman could know: its Id is the digest of its configuration,
+        # which the pin proves.
+        handed = record.known(record.here(), wanted.removeprefix("sha256:"))
+        image = await _inspect(config, node, handed.config) if handed is not None else None
+        if isinstance(image, Image) and handed is not None:
+            return image if f"sha256:{handed.config}" in image.digests else missing(config, node)
+    if image is None:
+        return missing(config, node)
+    if isinstance(image, Finding):
+        return image
     if wanted and wanted not in image.digests:
         return _found(
             node,
@@ -98,18 +99,39 @@ async def look(config: Config, node: str) -> Image | Finding:
     return image
 
 
+async def _inspect(config: Config, node: str, reference: str) -> Image | Finding | None:
+    """An image in the runtime's store; None where it is not there."""
+    argv = (*container.tool(config), "image", "inspect", reference)
+    try:
+        told = await ask(argv, LOOK_SECONDS, container.tool_environment(os.environ))
+    except Unanswered as silence:
+        return silent(config, node, str(silence))
+    if told.code != 0:
+        if any(word in told.errors.lower() for word in _ABSENT):
+            return None
+        return silent(config, node, told.last_words)
+    try:
+        return replace(read(json.loads(told.output)[0]), reference=reference)
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        return silent(config, node, f"an answer that cannot be read: {type(error).__name__}: {error}"[:300])
+
+
 def missing(config: Config, node: str) -> Finding:
     engine = config.engine
-    own = not pinned(engine.image)
-    fetch = f"Load it (about 25 GB): sudo {engine.runtime} pull {engine.image}; or set engine.pull = true"
-    return _found(
-        node,
-        "image.missing",
-        f"image {engine.image}",
-        f"not in {engine.runtime}'s store on this Spark",
-        "the engine's image",
-        f"Build or load it with {engine.runtime} on this Spark" if own else fetch,
-    )
+    leader, runtime = config.leader.name, engine.runtime
+    measured = f"not in {runtime}'s store on this Spark"
+    fix = f"Load it (about 25 GB): sudo {runtime} pull {engine.image}; or set engine.pull = true"
+    if not pinned(engine.image):
+        fix = f"Build or load it with {runtime} on this Spark"
+        if node != leader:
+            measured += "; an image without a digest has nothing that would prove a copy from the leader"
+            fix += (
+                f" (on {leader}: {runtime} save {engine.image} | ssh {node} sudo {runtime} load), or pin it by a digest"
+            )
+    elif node != leader and engine.hand_over and runtime == "docker":
+        measured += f"; docker keeps no manifest that would prove a copy from {leader}"
+        fix += '; or set engine.runtime = "podman", which can take it from the leader'
+    return _found(node, "image.missing", f"image {engine.image}", measured, "the engine's image", fix)
 
 
 def silent(config: Config, node: str, words: str) -> Finding:
@@ -137,7 +159,7 @@ def _found(node: str, code: str, subject: str, measured: str, wanted: str, fix: 
     )
 
 
-async def arguments_fault(config: Config, spec: RankSpec) -> Finding | None:
+async def arguments_fault(config: Config, spec: RankSpec, image: Image | None = None) -> Finding | None:
     """What the engine will say against the rank's command line, before anything is started or stopped.
 
     Asked of the image's own parser; where that cannot be had (a process, no python in it, another layout of the
@@ -145,7 +167,9 @@ async def arguments_fault(config: Config, spec: RankSpec) -> Finding | None:
     """
     words = spec.argv[len(config.engine.command) :]
     if config.engine.runtime != "process":
-        argv = container.parse_arguments(config, words)
+        found = image or await look(config, spec.node)
+        reference = found.reference if isinstance(found, Image) else ""
+        argv = container.parse_arguments(config, words, reference)
         try:
             told = await ask(argv, PARSE_SECONDS, container.tool_environment(os.environ))
         except Unanswered:

@@ -1,4 +1,5 @@
-"""Fetches the engine's image by its digest, beside everything else the daemon does, and says how far it is."""
+"""Brings the engine's image by its digest, beside everything else the daemon does, and says how far it is: fetched
+from its registry, or where that cannot be, taken from the leader."""
 
 from __future__ import annotations
 
@@ -11,16 +12,21 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Protocol
 
 from glm_spark.config.model import Config
 from glm_spark.engine import container
 from glm_spark.engine.lines import Tail, clean
 from glm_spark.finding import Finding, Severity
+from glm_spark.handover.faults import words
+from glm_spark.status import WeightsStatus
+from glm_spark.weights.words import in_words
 
 log = logging.getLogger(__name__)
 
 PULLING, FAILED = "image.pulling", "image.pull-failed"
-HOLDING = frozenset({PULLING, FAILED})  # no start is tried meanwhile
+TAKING, NOT_TAKEN = "image.handing-over", "image.not-handed-over"
+HOLDING = frozenset({PULLING, FAILED, TAKING, NOT_TAKEN})  # no start is tried meanwhile
 LOOK_SECONDS = 1.0
 SAY_SECONDS = 60.0
 BACKOFF_SECONDS = (10.0, 30.0, 60.0, 300.0)
@@ -46,41 +52,111 @@ class Progress:
         return ", ".join(parts)
 
 
-class Pull:
-    """`want` may be called at any time and any number of times; `run` does the work, one image at a time."""
+class Source(Protocol):
+    """Another Spark that has the image."""
 
-    def __init__(self, node: str, config: Callable[[], Config], on_change: Callable[[], None]) -> None:
+    @property
+    def status(self) -> WeightsStatus | None:
+        """How far it is."""
+        ...
+
+    def may(self, config: Config) -> bool:
+        """Whether it may be asked."""
+        ...
+
+    async def take(self) -> tuple[Finding, ...]:
+        """What stood in the way; nothing once the image is here."""
+        ...
+
+    async def tidy(self) -> None:
+        """Clears what an earlier life left and nobody needs."""
+        ...
+
+
+class Pull:
+    """`want` may be called at any time and any number of times; `run` does the work, one image at a time. `other` is
+    who else has it."""
+
+    def __init__(
+        self, node: str, config: Callable[[], Config], on_change: Callable[[], None], other: Source | None = None
+    ) -> None:
         self._node = node
         self._config = config
         self._on_change = on_change
         self._wanted = asyncio.Event()
         self._failures = 0
+        self._other = other
         self.finding: Finding | None = None  # how it is, None when nothing is fetched
+
+    @property
+    def may(self) -> bool:
+        """Whether a missing image can be brought."""
+        return self._config().engine.pull or self._from_another
+
+    @property
+    def _from_another(self) -> bool:
+        return self._other is not None and self._other.may(self._config())
 
     def want(self) -> Finding:
         """Begins, unless it has begun; how it is."""
         self._wanted.set()
         if self.finding is None:
-            self._tell(self._found(PULLING, "its fetching begins"))
+            fetched = self._config().engine.pull
+            self._tell(
+                self._found(PULLING, "its fetching begins") if fetched else self._found(TAKING, "it is asked for")
+            )
         assert self.finding is not None
         return self.finding
 
     async def run(self) -> None:
+        if self._other is not None:
+            await self._other.tidy()
         while True:
             await self._wanted.wait()
-            trouble = await self._fetch(self._config())
+            code, trouble, fix = await self._bring()
             if not trouble:
                 self._failures = 0
-                log.info("image %s is here", self._config().engine.image)
                 self._wanted.clear()
                 self._tell(None)
                 continue
             pause = BACKOFF_SECONDS[min(self._failures, len(BACKOFF_SECONDS) - 1)]
             self._failures += 1
-            finding = self._found(FAILED, f"{trouble}; tried again in {pause:.0f} s")
-            log.error("%s", finding, extra={"code": FAILED})
+            finding = self._found(code, f"{trouble}; tried again in {pause:.0f} s", fix)
+            log.error("%s", finding, extra={"code": code})
             self._tell(finding)
             await asyncio.sleep(pause)
+
+    async def _bring(self) -> tuple[str, str, str]:
+        """With the code of the finding: "" when the image is there, or is not wanted from anywhere, else why not, and
+        what to do where that is known."""
+        failed = ""
+        if (config := self._config()).engine.pull:
+            failed = await self._fetch(config)
+            if not failed or not self._from_another:
+                return FAILED, failed, ""
+            instead = self._found(FAILED, f"{failed}; it is asked for from the leader")
+            log.warning("%s", instead, extra={"code": FAILED})
+        if not self._from_another:
+            return NOT_TAKEN, "", ""
+        assert self._other is not None
+        found = await self._take(self._other, failed)
+        if not found:
+            return NOT_TAKEN, "", ""
+        told = words(found[0]) + (f"; {failed}" if failed else "")
+        return NOT_TAKEN, told, found[0].fix
+
+    async def _take(self, other: Source, failed: str) -> tuple[Finding, ...]:
+        """Follows another Spark's giving it."""
+        taking = asyncio.create_task(other.take(), name="hand-over")
+        try:
+            while not taking.done():
+                told = in_words(other.status) if other.status is not None else "it is asked for"
+                self._tell(self._found(TAKING, told + (f"; {failed}" if failed else "")))
+                await asyncio.wait([taking], timeout=LOOK_SECONDS)
+            return taking.result()
+        finally:
+            taking.cancel()
+            await asyncio.wait([taking])
 
     async def _fetch(self, config: Config) -> str:
         """ "" when the image is there, else why not."""
@@ -130,15 +206,21 @@ class Pull:
                     log.info("%s", finding)
         code = await process.wait()
         last = tail.last(1, 500)
-        return "" if code == 0 else f"{config.engine.runtime} pull: {last[0] if last else f'exit status {code}'}"
+        if code == 0:
+            log.info("image %s is here", config.engine.image)
+            return ""
+        return f"{config.engine.runtime} pull: {last[0] if last else f'exit status {code}'}"
 
     def _tell(self, finding: Finding | None) -> None:
         if finding != self.finding:
             self.finding = finding
             self._on_change()
 
-    def _found(self, code: str, measured: str) -> Finding:
+    def _found(self, code: str, measured: str, fix: str = "") -> Finding:
         image = self._config().engine.image
+        by_hand = f"See its words, the network and the disk; by hand: sudo {self._config().engine.runtime} pull {image}"
+        if code in (PULLING, TAKING):
+            fix = "Nothing to do: the set starts when it is here."
         return Finding(
             code=code,
             severity=Severity.ERROR,
@@ -146,11 +228,7 @@ class Pull:
             subject=f"image {image}"[:300],
             measured=measured[:4000],
             wanted="the engine's image (about 25 GB) on this Spark",
-            fix="Nothing to do: the set starts when it is here."
-            if code == PULLING
-            else f"See its words, the network and the disk; by hand: sudo {self._config().engine.runtime} pull {image}"[
-                :2000
-            ],
+            fix=(fix or by_hand)[:2000],
         )
 
 

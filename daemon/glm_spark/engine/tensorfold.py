@@ -237,6 +237,7 @@ reached_settings: Mapping[str, str] = {
     "engine.image": "the container runtimes",
     "engine.shm_gib": "the container runtimes",
     "engine.pull": "the container runtimes",
+    "engine.hand_over": "the container runtimes",
     "engine.runtime_options": "the container runtimes",
     "engine.container_options": "the container runtimes",
     "engine.gpu_options": "the container runtimes",

@@ -68,7 +68,7 @@ class Leading:
             on_news=self.changed,
         )
         ways = [(peer, functools.partial(self._route, peer.node)) for peer in peers]
-        self._supply = Supply(station.steward, lambda: station.config, ways)
+        self._supply = Supply(station, ways)
         self._proofs = Proofs(self._prove, self.changed)
         crew = Crew(peers, station.post, witness, self.gate, self._proofs)
         self._witness = witness

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from glm_spark.config.model import Config
 from glm_spark.engine import buildlock, giveback, gpu, images, processes, tensorfold
-from glm_spark.engine.pull import Pull
+from glm_spark.engine.pull import Pull, Source
 from glm_spark.engine.spec import RankSpec, Variant
 from glm_spark.finding import Finding, Severity
 from glm_spark.host import memory
@@ -24,12 +24,14 @@ _GIB = 1 << 30
 
 
 class Outfit:
-    """`config` is read anew each time. `pull.run` is to be owned by whoever owns this."""
+    """`config` is read anew each time. `pull.run` is to be owned by whoever owns this. `other` may have the image."""
 
-    def __init__(self, me: str, config: Callable[[], Config], on_change: Callable[[], None]) -> None:
+    def __init__(
+        self, me: str, config: Callable[[], Config], on_change: Callable[[], None], other: Source | None = None
+    ) -> None:
         self._me = me
         self._config = config
-        self.pull = Pull(me, config, on_change)
+        self.pull = Pull(me, config, on_change, other)
         self.content = ""  # of the image of the start that is being prepared; "" for a process
         self._before: float | None = None  # GiB available when the last rank was started
         self._accepted: tuple[str, tuple[str, ...]] | None = None
@@ -50,24 +52,25 @@ class Outfit:
         return tuple(finding for finding in found if finding is not None)
 
     def fetched(self, findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
-        """The findings of a check, with the fetching of a missing image in its place where that is allowed."""
-        if not self._config().engine.pull:
+        """The findings of a check, with the bringing of a missing image in its place where that is allowed."""
+        if not self.pull.may:
             return findings
         return tuple(self.pull.want() if finding.code == "image.missing" else finding for finding in findings)
 
     async def judge(self, spec: RankSpec) -> Finding | None:
         """What the engine has against the rank's command line; asked once for the same line and image."""
         config = self._config()
-        self.content = ""
+        self.content, image = "", None
         if config.engine.runtime != "process":
-            image = await images.look(config, self._me)
-            if isinstance(image, Finding):
-                return image
+            found = await images.look(config, self._me)
+            if isinstance(found, Finding):
+                return found
+            image = found
             self.content = image.content
         # Which generation it is does not stand on the command line.
         if self._accepted == (self.content, spec.argv):
             return None
-        fault = await images.arguments_fault(config, spec)
+        fault = await images.arguments_fault(config, spec, image)
         self._accepted = (self.content, spec.argv) if fault is None else None
         return fault
 

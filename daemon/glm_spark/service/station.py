@@ -26,6 +26,7 @@ from glm_spark.fabric.exchange import Exchanges
 from glm_spark.fabric.inventory import Inventory
 from glm_spark.fabric.watch import Watcher
 from glm_spark.finding import Finding, Severity
+from glm_spark.handover.taking import Taking
 from glm_spark.host import estimate, memory, page_cache
 from glm_spark.host.settling import settled
 from glm_spark.preflight import runner
@@ -34,6 +35,7 @@ from glm_spark.preflight.context import Context, Moment
 from glm_spark.service import provisions
 from glm_spark.service.on_disk import OnDisk
 from glm_spark.service.outfit import Outfit
+from glm_spark.status import WeightsStatus
 from glm_spark.weights.steward import Steward
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -81,10 +83,12 @@ class Station:
         self.peers: Callable[[], Mapping[str, Inventory]] = dict  # the leader knows the others' inventories
         self.exchanges = Exchanges(place.me, lambda: self.config, lambda: self.watcher.inventory)
         self.heard: Callable[[str], bool] = lambda _address: False  # whether a peer's path probe came in of late
-        self.outfit = Outfit(place.me, lambda: self.config, self._outfit_changed)
         self.steward = Steward(
             place.me, place.state, token, lambda: self.config, self.fabric_addresses, self._weights_changed
         )
+        self.taking = Taking(place.me, place.state, self.steward, lambda: self.config, self._taking_changed)
+        other = None if place.me == config.leader.name else self.taking
+        self.outfit = Outfit(place.me, lambda: self.config, self._outfit_changed, other)
         provide = functools.partial(provisions.before_start, self.steward)
         trade = Trade(self._before_start, self.specify, self._recruit, runtime, provide)
         self.post = Post(place.me, config.cluster.name, trade, GenerationFile(place.state / "generation"), on_change)
@@ -140,6 +144,14 @@ class Station:
 
     def _weights_changed(self) -> None:
         self.post.weights = self.steward.status
+        self._on_change()
+
+    def _taking_changed(self) -> None:
+        self.hand_over(self.taking.status)
+
+    def hand_over(self, status: WeightsStatus | None) -> None:
+        """How far the image is on its way from this Spark or to it."""
+        self.post.handover = status
         self._on_change()
 
     def _outfit_changed(self) -> None:

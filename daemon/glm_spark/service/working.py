@@ -12,6 +12,7 @@ from glm_spark.api.source import Readiness, Refused
 from glm_spark.cluster import tell
 from glm_spark.cluster.worker import Worker
 from glm_spark.config.model import Config
+from glm_spark.engine.pull import PULLING, TAKING
 from glm_spark.finding import Finding, Severity
 from glm_spark.host import memory
 from glm_spark.service.leading import reason_text
@@ -159,4 +160,7 @@ class Working:
         told = self.worker.told()
         if told is not None and told.reason is not None and told.reason.code == "set.weights":
             return f"{self._station.post.report.state}; the set is {told.state}: weights are being brought"
+        if told is not None and told.reason is not None and told.reason.code in (PULLING, TAKING):
+            where = told.reason.node
+            return f"{self._station.post.report.state}; the set is {told.state}: {where} is being brought the image"
         return self.headline()

@@ -26,6 +26,7 @@ from glm_spark.weights.pins import Pin
 from glm_spark.weights.prove import prove
 
 if TYPE_CHECKING:
+    from glm_spark.handover.take import Taker
     from glm_spark.weights.hub import Hub
 
 WORD_SECONDS = 0.25
@@ -51,7 +52,10 @@ class Work:
                 self._send()
                 return ()
             with _alone(self.job):
-                self._bring()
+                if self.job.image is not None:
+                    self._image()
+                else:
+                    self._bring()
         except Fault as trouble:
             return (trouble.finding,)
         except OSError as error:
@@ -112,11 +116,28 @@ class Work:
                 raise
             lists.keep(self.job.node, self.job.store.state, pin, found)
 
-    def _receive(self) -> None:
+    def _image(self) -> None:
+        """The engine's image: out of the leader's store, or over the cable and into the worker's."""
+        from glm_spark.handover.give import Giver
+        from glm_spark.handover.take import Taker
+
+        if self.job.verb == "export":
+            giver = Giver(self.job, self._settle)
+            self._phase, self._count = "exporting", lambda: (*giver.count(), 0)
+            giver.run()
+            return
+        taker = Taker(self.job, self._settle)
+        moved = 0 if taker.received else self._receive(taker)
+        self._phase, self._count = "loading", lambda: (*taker.count(), moved)
+        taker.load()
+
+    def _receive(self, taker: Taker | None = None) -> int:
+        """The bytes that came."""
         from glm_spark.weights.receiver import Receiver
 
         os.makedirs(self.job.cache, mode=0o750, exist_ok=True)
-        receiver = Receiver(self.job, self._settle)
+        learn, lacks = (taker.learn, taker.lacks) if taker else (None, None)
+        receiver = Receiver(self.job, self._settle, learn, lacks)
         shelf = receiver.shelf
 
         def count() -> tuple[int, int, int]:
@@ -128,6 +149,7 @@ class Work:
             receiver.run()
         finally:
             shelf.close()
+        return receiver.moved
 
     def _send(self) -> None:
         from glm_spark.weights.sender import Sender
@@ -161,7 +183,7 @@ def _alone(job: Job) -> Iterator[None]:
             raise fault(
                 job.node,
                 "busy",
-                "this Spark's weights",
+                "this Spark's weights" if job.image is None else "this Spark's image",
                 f"{holder} is at work on them",
                 "one at a time",
                 "Wait for it: glm-spark weights status shows how far it is.",

@@ -5,13 +5,24 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from glm_spark.finding import Finding
 from glm_spark.weights.look import Store
 from glm_spark.weights.pins import Pin
 
-Phase = Literal["idle", "verifying", "fetching", "waiting", "receiving", "sending", "complete", "failed"]
+Phase = Literal[
+    "idle",
+    "verifying",
+    "fetching",
+    "waiting",
+    "receiving",
+    "sending",
+    "exporting",
+    "loading",
+    "complete",
+    "failed",
+]
 
 
 class _Told(BaseModel):
@@ -44,11 +55,29 @@ class Door(_Told):
     rate: int = 0  # bytes a second at most, all connections together; 0: no limit
 
 
+class ImageJob(_Told):
+    """The engine's image, which goes the same way as weights. `digest` is what engine.image pins (64 digits).
+
+    `tool` is podman with its own options, run in `environment`; it is ended when it reads nothing for `silence`
+    seconds. `cache` is model.cache, `images` the directory with the records of images that were handed over. A send
+    with a `refusal` tells the worker why it gets nothing.
+    """
+
+    digest: str = Field(pattern=r"^[0-9a-f]{64}$")
+    reference: str
+    cache: str
+    images: str
+    tool: tuple[str, ...]
+    environment: dict[str, str]
+    silence: float
+    refusal: str = ""
+
+
 class Job(_Told):
     """verify: read what is there and not proven. fetch, receive: that, then bring what is missing. send: serve one
-    worker. `again` forgets what was verified before."""
+    worker. export: the leader's image onto the disk. `again` forgets what was verified before."""
 
-    verb: Literal["verify", "fetch", "receive", "send"]
+    verb: Literal["verify", "fetch", "receive", "send", "export"]
     node: str
     cache: str
     state: str
@@ -60,6 +89,7 @@ class Job(_Told):
     accept_noncommercial: bool = False
     hub: Hub = Hub()
     door: Door | None = None
+    image: ImageJob | None = None
 
     @property
     def store(self) -> Store:

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from glm_spark.config.keys import REPOSITORY, REVISION
 from glm_spark.config.model import Config
 
-Kind = Literal["checkpoint", "drafter"]
+Kind = Literal["checkpoint", "drafter", "image"]
 
 
 class _Frozen(BaseModel):

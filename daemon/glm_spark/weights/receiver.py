@@ -26,13 +26,25 @@ _STRANGERS = 8  # connections at once beyond those that are wanted
 
 
 class Receiver:
-    """`run` returns when everything is there and proven, or raises Fault. `settle` proves what is there already."""
+    """`run` returns when everything is there and proven, or raises Fault. `settle` proves what is there already.
 
-    def __init__(self, job: Job, settle: Callable[[], tuple[Look, ...]]) -> None:
+    `learn` finds out, on the first connection, what there is to bring, where that is not the leader's lists of files;
+    `lacks` is then the leader's refusal.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        settle: Callable[[], tuple[Look, ...]],
+        learn: Callable[[Wire], None] | None = None,
+        lacks: Callable[[str], Fault] | None = None,
+    ) -> None:
         assert job.door is not None
         self._job = job
         self._door: Door = job.door
         self._settle = settle
+        self._learn = learn or self._ask_for_lists
+        self._refused = lacks or self._leader_lacks
         self.shelf = Shelf(job.store)
         self.moved = 0
         self.begun = False
@@ -72,7 +84,7 @@ class Receiver:
             raise fault(
                 self._job.node,
                 "no-cable",
-                "weights from the leader",
+                "what comes from the leader",
                 "this Spark has no address on the cable",
                 "an address on a netdev of the cable",
                 "See glm-spark check for what the cable lacks.",
@@ -154,11 +166,14 @@ class Receiver:
         with self._planning:
             if self._planned or self.shelf.fault is not None:
                 return
-            for pin in self._job.pins:
-                if not pin.path and lists.kept(self._job.store.state, pin) is None:
-                    self._ask_for_list(wire, pin)
+            self._learn(wire)
             self.shelf.fill(self._settle(), self._job.keep_free)
             self._planned = True
+
+    def _ask_for_lists(self, wire: Wire) -> None:
+        for pin in self._job.pins:
+            if not pin.path and lists.kept(self._job.store.state, pin) is None:
+                self._ask_for_list(wire, pin)
 
     def _ask_for_list(self, wire: Wire, pin: Pin) -> None:
         wire.say(Ask(ask="list", repository=pin.repository, revision=pin.revision))
@@ -171,7 +186,7 @@ class Receiver:
             raise ProtocolFault(4400, f"the list of files cannot be used: {error}") from None
         lists.keep(self._job.node, self._job.store.state, pin, found)
 
-    def _refused(self, text: str) -> Fault:
+    def _leader_lacks(self, text: str) -> Fault:
         leader = self._door.leader
         return fault(
             self._job.node,

@@ -7,9 +7,10 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from glm_spark.cluster.protocol import ProtocolFault
+from glm_spark.handover import notes
 from glm_spark.weights import lists, manifest
 from glm_spark.weights.faults import Fault, fault
 from glm_spark.weights.job import Door, Job
@@ -56,6 +57,8 @@ class Sender:
         self._looks: dict[tuple[str, str], Look] = {
             (one.pin.repository, one.pin.revision): one for one in look(job.store, job.pins) if not one.pin.path
         }
+        self._image = job.image is not None
+        self._documents, self._refusal = _of_image(job)
         self.sent = 0
         self.complete = False
         self._over = False  # the worker said goodbye on some connection
@@ -117,13 +120,13 @@ class Sender:
         return sock
 
     def _failed(self, code: str, measured: str) -> None:
-        door = self._door
+        door, what = self._door, "the image" if self._image else "weights"
         self._fault = fault(
             door.worker,
             code,
-            f"weights from {door.leader} at {door.address}:{door.port}",
+            f"{what} from {door.leader} at {door.address}:{door.port}",
             measured,
-            "a connection over the cable that takes the weights",
+            "a connection over the cable that takes it",
             f"It is tried again. A firewall on {door.worker} has to admit TCP {door.port} on the cable.",
         )
 
@@ -137,6 +140,9 @@ class Sender:
             self._answer(wire, ask)
 
     def _answer(self, wire: Wire, ask: Ask) -> None:
+        if self._refusal:
+            wire.say(Answer(refused="not-served", text=self._refusal[:500]))
+            return
         one = self._looks.get((ask.repository, ask.revision))
         if one is None or one.manifest is None:
             text = f"{ask.repository}@{ask.revision[:12]} is not what {self._node} serves"
@@ -144,6 +150,11 @@ class Sender:
             return
         if ask.ask == "list":
             wire.say(Answer(list=manifest.encode(one.manifest).decode()))
+            return
+        if ask.ask == "document":
+            text = self._documents.get(ask.blob, "")
+            lacks = Answer(refused="not-there", text=f"{self._node} has no document {ask.blob[:12]}...")
+            wire.say(Answer(document=text) if text else lacks)
             return
         entry = one.manifest.blob(ask.blob)
         real = self._readable(one, entry) if entry is not None else None
@@ -189,6 +200,14 @@ class Sender:
                 with self._lock:
                     self.sent += sent
         forget_pages(handle, index * CHUNK, CHUNK)
+
+
+def _of_image(job: Job) -> tuple[Mapping[str, str], str]:
+    """The documents that prove the image that is sent, by their sha256; and why it is not sent."""
+    if job.image is None:
+        return {}, ""
+    recipe = notes.recall(job.store.state, job.image.digest)
+    return recipe.documents if recipe else {}, job.image.refusal
 
 
 def _range(ask: Ask) -> range:

@@ -9,6 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Literal
 
 from glm_spark.config.model import Config
 from glm_spark.engine import processes
@@ -27,6 +28,8 @@ RATE_SECONDS = 5.0  # what a rate is measured over
 PAUSES = (0.0, 10.0, 30.0, 60.0)  # between tries that failed the same way
 _BUSY_SECONDS = 1.0
 _GIB, _MIB = 1 << 30, 1 << 20
+Goods = Literal["weights", "image"]
+_GOODS: tuple[Goods, ...] = ("weights", "image")
 
 
 class Unprovided(Exception):
@@ -52,7 +55,8 @@ class Steward:
         self.node = node
         self.status = WeightsStatus()
         self._state = state / "weights"
-        self._key = wire.key_of(token).hex()
+        self._keys = {goods: wire.key_of(token, goods).hex() for goods in _GOODS}
+        self.at_work = asyncio.Lock()  # one transfer at a time comes in through weights.port
         self._config = config
         self._addresses = addresses
         self._on_change = on_change
@@ -150,7 +154,8 @@ class Steward:
             raise Unprovided((trouble.finding,)) from None
         while True:
             log.info("weights: %s begins", verb)
-            findings = await process.run(job, self._take)
+            async with self.at_work:
+                findings = await process.run(job, self._take)
             if not findings:
                 return
             if findings[0].code != "weights.busy":
@@ -187,11 +192,11 @@ class Steward:
             }
         )
 
-    def door(self, worker: str) -> Door:
+    def door(self, worker: str, goods: Goods = "weights") -> Door:
         """How `worker` and the leader meet; the sender adds the way it dials."""
         config = self._config()
         return Door(
-            key=self._key,
+            key=self._keys[goods],
             cluster=config.cluster.name,
             leader=config.leader.name,
             worker=worker,

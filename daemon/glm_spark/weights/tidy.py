@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import stat
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from glm_spark.handover import place
 from glm_spark.weights import faults, layout, lists
 from glm_spark.weights.look import Store
 from glm_spark.weights.pins import Pin
@@ -16,11 +18,13 @@ from glm_spark.weights.pins import Pin
 
 @dataclass(frozen=True, slots=True)
 class Spare:
-    """A blob without a use, or an old revision's folder of links. `size` in bytes on the disk."""
+    """A blob without a use, an old revision's folder of links, or with `whole` a folder that goes with all that is in
+    it. `size` in bytes on the disk."""
 
     path: str
     size: int
     why: str
+    whole: bool = False
 
 
 def spare(store: Store, pins: Iterable[Pin]) -> tuple[Spare, ...]:
@@ -40,6 +44,14 @@ def spare(store: Store, pins: Iterable[Pin]) -> tuple[Spare, ...]:
         found += _revisions(top, {pin.revision for pin in ours})
         found += _blobs(top / "blobs", needed)
     return tuple(found)
+
+
+def of_image(store: Store) -> tuple[Spare, ...]:
+    """What is left of an image that was to be handed over, unless a process is at it now."""
+    folder = place.top(store.cache)
+    if not folder.is_dir() or folder.is_symlink() or place.at_work(place.state(store.state)):
+        return ()
+    return (Spare(str(folder), place.size(store.cache), "an image that was to be handed over", whole=True),)
 
 
 def _revisions(top: Path, pinned: set[str]) -> Iterable[Spare]:
@@ -65,7 +77,9 @@ def remove(node: str, found: Sequence[Spare]) -> int:
     freed = 0
     for one in found:
         try:
-            if os.path.isdir(one.path) and not os.path.islink(one.path):
+            if one.whole:
+                shutil.rmtree(one.path)
+            elif os.path.isdir(one.path) and not os.path.islink(one.path):
                 _clear(Path(one.path))
             else:
                 os.unlink(one.path)

@@ -38,7 +38,7 @@ class _Message(BaseModel):
 class Ask(_Message):
     """What the worker asks for. Content is named by its digest; there is no path in any question."""
 
-    ask: Literal["list", "chunk", "digests", "bye"]
+    ask: Literal["list", "document", "chunk", "digests", "bye"]
     repository: str = Field(default="x/x", pattern=REPOSITORY)
     revision: str = Field(default="0" * 40, pattern=REVISION)
     blob: Digest = "0" * 64
@@ -48,10 +48,11 @@ class Ask(_Message):
 
 
 class Answer(_Message):
-    """`length` bytes follow; or the list, or digests of chunks; or why not, by its code and in words."""
+    """`length` bytes follow; or the list, a document, digests of chunks; or why not, by its code and in words."""
 
     length: int = Field(default=0, ge=0)
     list: str = ""
+    document: str = ""
     digests: tuple[str, ...] = ()
     refused: Literal["", "not-served", "not-there"] = ""
     text: str = Field(default="", max_length=500)
@@ -64,9 +65,12 @@ class Broken(Exception):
     """The connection ended or stalled."""
 
 
-def key_of(token: bytes) -> bytes:
-    """The transfers' own secret: who learns it can neither open a session nor make out the token."""
-    return hmac.digest(token, b"glm-spark weights, transfers", "sha256")
+def key_of(token: bytes, goods: Literal["weights", "image"] = "weights") -> bytes:
+    """The transfers' own secret: who learns it can neither open a session nor make out the token.
+
+    Each kind of goods has its own, so that a connection for the one is a stranger's to the other.
+    """
+    return hmac.digest(token, f"glm-spark {goods}, transfers".encode(), "sha256")
 
 
 def opening(door: Door, node: str) -> Opening:

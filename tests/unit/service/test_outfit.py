@@ -124,7 +124,7 @@ async def test_the_engine_is_asked_once_about_the_same_command_line(
 ) -> None:
     asked: list[RankSpec] = []
 
-    async def fault(_config: Config, spec: RankSpec) -> Finding | None:
+    async def fault(_config: Config, spec: RankSpec, _image: images.Image | None) -> Finding | None:
         asked.append(spec)
         return None
 

@@ -7,6 +7,7 @@ import shutil
 from glm_spark.engine import images
 from glm_spark.engine.container import tool_environment
 from glm_spark.finding import Finding, Severity
+from glm_spark.handover import jobs
 from glm_spark.preflight.context import Check, Context
 
 
@@ -18,8 +19,13 @@ async def run(context: Context) -> list[Finding]:
     found = await images.look(context.config, context.me)
     if isinstance(found, images.Image):
         return []
-    if found.code == "image.missing" and context.config.engine.pull and context.moment == "check":
-        return [found.model_copy(update={"severity": Severity.NOTE, "fix": "It is fetched before the next start."})]
+    if found.code == "image.missing" and context.moment == "check":
+        taken = context.me != context.config.leader.name and jobs.may(context.config)
+        if context.config.engine.pull or taken:
+            fix = "It is fetched before the next start."
+            if taken:
+                fix = f"It is taken from {context.config.leader.name} before the next start, where it cannot be pulled."
+            return [found.model_copy(update={"severity": Severity.NOTE, "fix": fix})]
     return [found]
 
 
