@@ -22,6 +22,7 @@ from glm_spark.weights.job import Door
 
 HANDSHAKE_SECONDS = 5.0
 SILENCE_SECONDS = 15.0  # an answer that does not move for so long is a broken connection
+PROBE_SECONDS = 5  # a silent end is asked whether it still knows this connection: a reset host does not
 MOST_DIGESTS = 256  # chunks in one answer; keeps it far below a frame's limit
 _LENGTH = 4
 _BUFFER = 1 << 20  # bytes under way a connection: a beat on the same cable waits for no more than this
@@ -88,6 +89,8 @@ def prepare(sock: socket.socket) -> None:
     """Options of a transfer's socket, at either end."""
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, PROBE_SECONDS)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, PROBE_SECONDS)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(SILENCE_SECONDS * 1000))
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER)
     with contextlib.suppress(OSError):  # a courtesy to the beats, no more

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from glm_spark.weights import layout, lists, shelf
+from glm_spark.weights import layout, lists, shelf, wire
 from glm_spark.weights.partial import CHUNK
 from tests.unit.weights.repositories import (
     PIN,
@@ -352,3 +352,12 @@ def test_two_at_once_on_one_spark_is_refused(pair: Pair) -> None:
     first.kill()
     assert found.code == "weights.busy"
     assert str(first.process.pid) in found.measured
+
+
+def test_a_silent_end_is_asked_whether_it_still_knows_the_connection() -> None:
+    """A host that was reset has forgotten it, and nothing is on its way that would tell."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as sock:
+        wire.prepare(sock)
+        assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+        for option in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL):
+            assert 0 < sock.getsockopt(socket.IPPROTO_TCP, option) <= wire.SILENCE_SECONDS
