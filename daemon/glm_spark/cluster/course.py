@@ -122,10 +122,18 @@ class Course:
             self._refusal = None
             self._enter("loading", judge.note(self.leader, "set.loading", "the ranks load"), world.now)
         elif world.now - max(self.since, self._bringing.moved_at(world)) > PREPARE_SECONDS:
-            text = f"not prepared after {PREPARE_SECONDS:.0f} s"
-            self._fail(judge.fault(self.leader, "set.prepare-slow", text, "the set"), world)
+            self._fail(self._slow(world), world)
         elif bringing := self._bringing.told(world):
             self.reason = bringing
+
+    def _slow(self, world: World) -> Finding:
+        """The first Spark that did not get ready in time, and what it was at."""
+        late = next(
+            (one for one in world.sparks if not one.report or one.report.prepared != self.generation), world.sparks[0]
+        )
+        bringing = self._bringing.told(world)
+        at = f": {bringing.measured}" if bringing is not None else ""
+        return judge.fault(late.name, "set.prepare-slow", f"not prepared after {PREPARE_SECONDS:.0f} s{at}")
 
     def _loading(self, world: World) -> None:
         if self._interrupted(world):

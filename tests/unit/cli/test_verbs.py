@@ -375,9 +375,7 @@ class TestToken:
         file.write_text(f'{TWO_SPARKS}[cluster]\ntoken_file = "{path}"\n')
         assert tokens.read(load(file), {}) == path.read_bytes().strip()
 
-    def test_the_folder_is_made_when_it_is_missing(
-        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
+    def test_the_folder_is_made_when_it_is_missing(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert main(["token", "new", "--output", str(tmp_path / "etc/glm-spark/token")]) == 0
         assert (tmp_path / "etc/glm-spark/token").is_file()
         (tmp_path / "file").touch()

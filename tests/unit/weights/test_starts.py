@@ -68,12 +68,16 @@ def test_an_hour_of_receiving_is_not_late(harbour: Harbour) -> None:
 def test_weights_that_stand_still_end_the_start(harbour: Harbour) -> None:
     move(harbour, 50)
     harbour.turn()
-    generation, seconds = harbour.course.generation, 0
-    while harbour.course.generation == generation:
+    harbour.course.most_failures = 1
+    seconds = 0.0
+    while harbour.course.state == "preparing":
         harbour.turn(1.0)
-        seconds += 1
+        seconds += 1.0
         assert seconds < 100
     assert seconds > 80
+    told = str(harbour.course.reason)
+    assert told.startswith("spark-2: ")
+    assert "not prepared after 90 s: spark-2 receiving 50 bytes of 100 bytes" in told
 
 
 # -- one Spark's steward -------------------------------------------------------------------------------------------
