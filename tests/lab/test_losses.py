@@ -72,8 +72,12 @@ def test_a_worker_reset_twice_in_the_middle_of_a_load_is_named_and_the_set_goes_
     (incident,) = _incidents(leader)
     assert incident["state"] == "loading"
     assert incident["seconds_to_live"] is not None
-    told = [finding["measured"] for finding in incident["evidence"] if finding["code"] == "host.rebooted"]
-    assert [boots[number][:8] in told[-number] for number in (1, 2)] == [True, True], told
+    told = {finding["measured"] for finding in incident["evidence"] if finding["code"] == "host.rebooted"}
+    first, second, third = (boot[:8] for boot in boots)
+    assert {text.partition(":")[0] for text in told} == {
+        f"boot {second}, before it {first}",
+        f"boot {third}, before it {second}",
+    }
 
 
 @pytest.mark.parametrize("order", [(1, 2), (2, 1)], ids=["leader first", "worker first"])

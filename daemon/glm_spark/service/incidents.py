@@ -104,6 +104,7 @@ class Incidents:
         self._boot_id = boot_id
         self._kept = Kept()
         self._state = "waiting"
+        self._early: tuple[Finding, ...] = ()  # seen before the incident that it explains
 
     @property
     def kept(self) -> Kept:
@@ -138,9 +139,13 @@ class Incidents:
         return self._kept is not before
 
     def witness(self, finding: Finding) -> bool:
-        """Keeps evidence that came late, with the incident that lasts; whether there is something to write."""
+        """Keeps evidence from elsewhere with the incident that lasts, or the next one; whether there is something to
+        write."""
         last = self.open
-        if last is None or finding in last.evidence:
+        if last is None:
+            self._early = (finding, *self._early)[:MOST_EVIDENCE]
+            return False
+        if finding in last.evidence:
             return False
         self._change(evidence=(finding, *last.evidence)[:MOST_EVIDENCE])
         return True
@@ -148,6 +153,7 @@ class Incidents:
     # -- what happens ------------------------------------------------------------------------------------------
 
     def _lives(self, view: View) -> None:
+        self._early = ()
         last = self.open
         if last is not None:
             took = round(max(0.0, view.at - last.at), 1)
@@ -165,10 +171,11 @@ class Incidents:
                     state=former,
                     generation=view.generation,
                     reason=view.reason,
-                    evidence=_evidence(view),
+                    evidence=(*self._early, *_evidence(view))[:MOST_EVIDENCE],
                     tails=without_requests(view.tails),
                 )
             )
+            self._early = ()
         else:
             why = str(view.reason) if view.reason else "no reason given"
             self._done(view.at, f"a start failed while {former}: {why}")

@@ -190,6 +190,24 @@ def test_a_killed_daemon_is_an_incident_of_the_next_life() -> None:
     assert rebooted.all[0].reason.code == "host.rebooted"
 
 
+def test_what_is_seen_elsewhere_stands_with_the_incident_it_explains_whichever_comes_first() -> None:
+    told, first, second = Told(), fault("host.rebooted", text="boot 2"), fault("host.rebooted", text="boot 3")
+    told.goes("live", 1)
+    told.incidents.witness(first)
+    told.goes("recovering", 1, fault())
+    told.incidents.witness(second)
+    assert told.incidents.witness(second) is False
+    told.starts(2)
+    told.goes("live", 2)
+    (incident,) = told.all
+    assert {first, second} <= set(incident.evidence)
+    # what was seen before a set went live explains nothing that comes after
+    told.goes("stopping", 2, note("set.stopped", "stopped by the owner"))
+    told.goes("live", 3)
+    told.goes("recovering", 3, fault())
+    assert first not in told.all[-1].evidence
+
+
 def test_a_stopped_daemon_is_not_told_as_killed() -> None:
     told = Told()
     told.goes("live")
