@@ -115,6 +115,7 @@ def _switch_both(lab: Lab, order: tuple[int, int], old: dict[int, Generation], n
     _until_ready(lab)
 
 
+@pytest.mark.full
 def test_a_newer_generation_goes_live_when_both_have_it_and_a_rollback_likewise(live: Lab) -> None:
     old = {number: generation(live[number].name) for number in (1, 2)}
     new = {number: generation(live[number].name, SMALLER, newer=True) for number in (1, 2)}
@@ -130,6 +131,7 @@ def _freeze(spark: Spark) -> str:
     return pid
 
 
+@pytest.mark.full
 def test_a_daemon_frozen_before_and_after_it_is_ready_is_started_again_and_the_set_recovers(installed: Lab) -> None:
     leader, worker = installed[1], installed[2]
     leader.write(

@@ -20,7 +20,7 @@ from .spark import Spark
 from .test_gate import LIVE_SECONDS
 from .waiting import until
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.full]
 
 STARTS = 2 * LIVE_SECONDS  # podman makes two containers a start here: one that reads the command line, and the rank
 LOADING = '{"estimate_gib": 0.1, "delay_s": {"weights": 30}}'  # long enough that a power cut finds it in the middle

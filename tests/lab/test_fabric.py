@@ -196,6 +196,7 @@ def test_a_worker_named_by_its_lan_address_is_told_which_one_to_name(two_armed: 
     assert any(two_armed[2].address(far) in finding["fix"] for _, far in _rails(two_armed)), finding
 
 
+@pytest.mark.full
 def test_twins_that_answer_for_each_other_are_named(labs: Labs) -> None:
     lab = labs.restore("two-one-subnet", "armed-roce", _armed)
     far, near, wrong = _rails(lab)[1][1], _rails(lab)[1][0], _rails(lab)[0][1]
@@ -288,6 +289,7 @@ def test_a_silent_fall_to_sockets_is_degraded_and_said(two_armed: Lab) -> None:
     assert "the ranks talk over TCP sockets instead of RoCE, about half as fast" in said
 
 
+@pytest.mark.full
 def test_three_sparks_get_the_rails_of_the_triangle_as_it_is_cabled(three: Lab) -> None:
     product.install(three, product.settings(three, {"fabric": {"transport": "roce"}}))
     product.start(three)

@@ -100,6 +100,7 @@ def test_each_rank_gets_its_own_devices_and_the_index_that_holds_its_own_address
     assert indexes[0] != indexes[1]
 
 
+@pytest.mark.full
 def test_a_worker_that_loses_power_takes_readiness_with_it_and_the_set_comes_back_by_itself(live_two: Lab) -> None:
     for spark in live_two.sparks.values():
         spark.run("systemctl enable -q glm-spark-boot.service && sync")
@@ -111,6 +112,7 @@ def test_a_worker_that_loses_power_takes_readiness_with_it_and_the_set_comes_bac
     assert sum(LIVE in line for line in live_two[1].journal_lines(product.UNIT)) == 2
 
 
+@pytest.mark.full
 def test_a_daemon_that_hangs_is_ended_by_the_watchdog_and_started_again(live_two: Lab) -> None:
     old = _unit(live_two[2], "MainPID")["MainPID"]
     live_two[2].run(f"kill -STOP {old}")

@@ -213,6 +213,7 @@ def _live(lab: Lab) -> None:
     lab[1].await_journal(product.UNIT, LIVE, LIVE_SECONDS)
 
 
+@pytest.mark.full
 def test_crossed_ports_with_other_names_and_indexes_carry_every_round_on_all_rails(labs: Labs) -> None:
     lab = labs.restore("two-crossed")
     for number, function in enumerate(lab[2].functions()):
@@ -232,6 +233,7 @@ def test_crossed_ports_with_other_names_and_indexes_carry_every_round_on_all_rai
         assert _sent(lab[number], name) >= packets + 16, f"{name} of spark-{number} carried too little"
 
 
+@pytest.mark.full
 def test_the_daemon_leaves_out_a_twin_without_an_address(labs: Labs) -> None:
     lab = labs.restore("two-first-only")
     _live(lab)

@@ -19,7 +19,7 @@ from .spark import Spark
 from .test_gate import LIVE, LIVE_SECONDS
 from .waiting import until
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.full]
 
 HUB, PORT = "/opt/hub-of-the-lab", 9700
 REPOSITORY = Model().repository
