@@ -86,7 +86,8 @@ def _status(arguments: argparse.Namespace) -> int:
     config, steward = _steward(arguments)
     looks = _looks(config, steward)
     found = list(told(steward.node, looks))
-    others = _others(arguments, steward.node)
+    nodes = _nodes(arguments)
+    others = [node for node in nodes if node.name != steward.node]
     if arguments.json:
         rows = [_row(one) for one in looks]
         image = pins.image(config)
@@ -96,7 +97,7 @@ def _status(arguments: argparse.Namespace) -> int:
             "image": image.model_dump() if image else None,
             "findings": [finding.model_dump(mode="json") for finding in found],
             "nodes": {node.name: node.weights.model_dump(mode="json") for node in others if node.weights},
-            "handover": {node.name: node.handover.model_dump(mode="json") for node in others if node.handover},
+            "handover": {node.name: node.handover.model_dump(mode="json") for node in nodes if node.handover},
         }
         print(json.dumps(body))
         return exits.of(found)
@@ -108,7 +109,7 @@ def _status(arguments: argparse.Namespace) -> int:
     for node in others:
         if node.weights is not None and node.weights.phase != "idle":
             print(printable(f"{node.name}: {in_words(node.weights)}"))
-    for node in others:
+    for node in nodes:
         if node.handover is not None:
             print(printable(f"{node.name}: the image: {in_words(node.handover)}"))
     if found:
@@ -142,12 +143,12 @@ def _line(one: Look) -> str:
     return f"{head}  {state}: {amount(one.manifest.size)} in {len(one.manifest.files)} files"
 
 
-def _others(arguments: argparse.Namespace, me: str) -> list[NodeStatus]:
-    """What the running daemon knows of the other Sparks; nothing without one."""
+def _nodes(arguments: argparse.Namespace) -> tuple[NodeStatus, ...]:
+    """What the running daemon knows of the Sparks; nothing without one."""
     try:
-        return [node for node in _asked(arguments).nodes if node.name != me]
+        return _asked(arguments).nodes
     except Unanswered:
-        return []
+        return ()
 
 
 def _asked(arguments: argparse.Namespace) -> Status:

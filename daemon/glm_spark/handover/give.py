@@ -7,6 +7,7 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from glm_spark.handover import faults, place, record
 from glm_spark.handover.chain import Recipe, Unproven, follow
@@ -40,14 +41,14 @@ class Giver:
         if recall(self._job.store.state, self._image.digest) is not None and self._complete():
             return
         place.clear(self._image.cache, self._job.store.state)
-        recipe, size = self._prove()
-        self._size = size
+        recipe, told = self._prove()
+        self._size = size = int(told["Size"])
         # The export, and podman's own copy of a layer, which may be nearly all of it.
         want_room(self._job.node, self._job.keep_free, {self._image.cache: 2 * size})
         folder = lists.snapshot(self._job.cache, self._pin)
         os.makedirs(folder.parent, mode=0o750, exist_ok=True)
         os.makedirs(place.temporary(self._image.cache), mode=0o700, exist_ok=True)
-        self._podman.export(recipe.config, folder)
+        self._podman.export(told["Id"], folder)
         with contextlib.suppress(FileNotFoundError):
             shutil.rmtree(place.temporary(self._image.cache))
         entries = []
@@ -68,8 +69,8 @@ class Giver:
     def _listed(self, entries: list[Entry]) -> manifest.Manifest:
         return manifest.of(self._pin.repository, self._pin.revision, entries)
 
-    def _prove(self) -> tuple[Recipe, int]:
-        """The recipe from this Spark's own store, and about how many bytes it is."""
+    def _prove(self) -> tuple[Recipe, dict[str, Any]]:
+        """The recipe from this Spark's own store, and what podman tells of the image."""
         image, where = self._image, self._job.node
         kept = record.known(Path(image.images), image.digest)
         told = self._podman.inspect(image.reference) or (self._podman.inspect(kept.config) if kept else None)
@@ -88,9 +89,9 @@ class Giver:
             recipe = follow(image.digest, machine(), document)
         except Unproven as broken:
             raise self._unproven(str(broken)) from None
-        if told["Id"] != recipe.config or told["Layers"] != recipe.layers:
+        if told["Layers"] != recipe.layers:
             raise self._unproven("podman's store has another image under this name")
-        return recipe, told["Size"]
+        return recipe, told
 
     def _unproven(self, why: str) -> Fault:
         return faults.unproven(self._job.node, self._image.reference, self._job.node, why)

@@ -13,7 +13,7 @@ from glm_spark.handover import faults, notes, place, record
 from glm_spark.handover.chain import Recipe, Unproven, follow
 from glm_spark.handover.room import want_room
 from glm_spark.handover.store import Podman, machine
-from glm_spark.weights import layout, lists, manifest
+from glm_spark.weights import layout, lists, manifest, remembered
 from glm_spark.weights.faults import Fault
 from glm_spark.weights.job import ImageJob, Job
 from glm_spark.weights.look import How, Look
@@ -121,7 +121,12 @@ class Taker:
             raise self._unproven("its list of contents is gone")
         self._size = listed.size
         self._compose(recipe, {entry.digest: entry.size for entry in listed.files})
-        self._podman.load(place.layout(self._image.cache))
+        try:
+            self._podman.load(place.layout(self._image.cache))
+        except Fault:
+            # Maybe for what the disk did to a content since it was proven: the next try reads all of it again.
+            (self._job.store.state / remembered.NAME).unlink(missing_ok=True)
+            raise
         found = self._podman.inspect(recipe.config)
         if found is None or found["Id"] != recipe.config or found["Layers"] != recipe.layers:
             raise faults.podman(self._job.node, self._image.reference, "podman pull: it made another image of it")

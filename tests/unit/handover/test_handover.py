@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -274,6 +275,28 @@ def test_a_load_that_fails_leaves_what_came(sparks: tuple[Spark, Spark], tmp_pat
     assert _resumed(worker, IMAGE.index).findings == ()
     assert worker.loaded() == {IMAGE.config: IMAGE.diff_ids}
     assert not place.top(str(worker.cache)).exists()
+
+
+def test_a_content_that_the_disk_damaged_is_found_by_the_load_and_mended(
+    sparks: tuple[Spark, Spark], tmp_path: Path
+) -> None:
+    leader, worker = sparks
+    leader.has(IMAGE, IMAGE.index)
+    broken = tmp_path / "podman"
+    broken.write_text(f'#!/bin/sh\n[ "$1" = pull ] && exit 125\nexec {" ".join(worker.tool)} "$@"\n')
+    broken.chmod(0o755)
+    real, worker.tool = worker.tool, (str(broken),)
+    assert code(hand_over(leader, worker, IMAGE.index)[2]) == "image.podman"
+    worker.tool = real
+    file = place.top(str(worker.cache)) / "hub" / "models--engine--image" / "blobs" / sha256(LAYERS[0])
+    status = file.stat()
+    with file.open("r+b") as damaged:
+        damaged.write(b"damage")
+    os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))  # as a disk does it
+    received = hand_over(leader, worker, IMAGE.index)[2]
+    assert received.findings == ()
+    assert received.moved == CHUNK
+    assert worker.loaded() == {IMAGE.config: IMAGE.diff_ids}
 
 
 def test_a_podman_that_stands_still_is_ended(sparks: tuple[Spark, Spark], tmp_path: Path) -> None:

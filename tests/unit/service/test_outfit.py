@@ -117,6 +117,12 @@ async def test_a_missing_image_is_fetched_only_where_that_is_allowed(
         assert [finding.code for finding in made(settings).fetched(tuple(found))] == [code]
     asked = await image.run(Context(config=settings, me="spark-2"))
     assert asked[0].severity is Severity.NOTE  # whoever only asks is told that it will be fetched
+    settings = config(tmp_path, engine={"runtime": "podman"})
+    (asked_for,) = await image.run(Context(config=settings, me="spark-2"))
+    assert (asked_for.severity, "taken from spark-1" in asked_for.fix) == (Severity.NOTE, True)
+    for me, engine in (("spark-1", {}), ("spark-2", {"hand_over": False}), ("spark-2", {"image": "localhost/own"})):
+        settings = config(tmp_path, engine={"runtime": "podman", **engine})
+        assert (await image.run(Context(config=settings, me=me)))[0].severity is Severity.ERROR
 
 
 async def test_the_engine_is_asked_once_about_the_same_command_line(
