@@ -2,6 +2,9 @@
 {
   lib,
   python3Packages,
+  gitMinimal,
+  procps,
+  util-linux,
 }:
 
 let
@@ -26,19 +29,24 @@ python3Packages.buildPythonApplication {
   build-system = [ python3Packages.setuptools ];
   dependencies = import ./requires.nix python3Packages;
 
-  nativeCheckInputs = with python3Packages; [
-    hypothesis
-    pytest-asyncio
-    pytestCheckHook
+  nativeCheckInputs = [
+    python3Packages.hypothesis
+    python3Packages.pytest-asyncio
+    python3Packages.pytestCheckHook
+    gitMinimal
+    procps
+    util-linux
   ];
   pytestFlags = [
     "-c"
     "../tests/pytest.ini"
   ];
   enabledTestPaths = [ "../tests/unit" ];
-  # Network namespaces and their programs are not there in a build.
+  # Network namespaces are not there in a build, and the documents are no part of `src`.
+  disabledTestMarks = [ "namespaces" ];
   disabledTestPaths = [
     "../tests/unit/demo"
+    "../tests/unit/docs"
     "../tests/unit/sparks"
   ];
   # The tests find the programs where a checkout has them, and keep their state below HOME.

@@ -12,7 +12,10 @@ def main(argv: list[str] | None = None) -> int:
 
     arguments = parser().parse_args(argv)
     try:
-        return verb(arguments)
+        status = verb(arguments)
+        # Here rather than at exit, where a reader that has gone is a fault to Python.
+        sys.stdout.flush()
+        return status
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:

@@ -360,6 +360,16 @@ class TestConfig:
         done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, timeout=20)
         assert (done.stdout, done.stderr) == ("0\n", "")
 
+    def test_a_reader_that_is_gone_before_the_first_word_is_no_fault(self) -> None:
+        read, write = os.pipe()
+        os.close(read)
+        buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+        with os.fdopen(write, "wb") as closed:
+            done = subprocess.run(
+                [*COMMAND, "token", "new"], stdout=closed, stderr=subprocess.PIPE, env=buffered, timeout=20
+            )
+        assert (done.returncode, done.stderr) == (0, b"")
+
 
 class TestToken:
     def test_a_token_is_printed(self) -> None:

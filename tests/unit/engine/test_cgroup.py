@@ -22,12 +22,13 @@ Until = Callable[[Callable[[], object]], Awaitable[None]]
 
 # A family that no descent and no mark would find any more: adopted away by another subreaper, without an environment.
 RANK = """
-import ctypes, os, signal, sys, time
+import ctypes, os, shutil, signal, sys, time
+sleep = shutil.which("sleep")
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 if os.fork() == 0:
     os.setsid()
     if os.fork() == 0:
-        os.execve("/bin/sleep", ["sleep", sys.argv[1]], {})
+        os.execve(sleep, ["sleep", sys.argv[1]], {})
     os._exit(0)
 os.wait()
 print("family", flush=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -22,18 +23,21 @@ SpecOf = Callable[..., RankSpec]
 Start = Callable[[RankSpec], Awaitable[KeptRank]]
 Daemon = Callable[..., Awaitable[tuple[asyncio.subprocess.Process, int, int]]]
 
+SLEEP = shutil.which("sleep") or ""  # not in /bin where Nix builds
+
 # A child, and a grandchild that left for a session of its own and forgot its environment; named by sys.argv[1].
 FAMILY = """
-import os, signal, sys, time
+import os, shutil, signal, sys, time
+sleep = shutil.which("sleep")
 def away(environment):
     if os.fork() == 0:
         os.setsid()
         if os.fork() == 0:
-            os.execve("/bin/sleep", ["sleep", sys.argv[1]], environment)
+            os.execve(sleep, ["sleep", sys.argv[1]], environment)
         os._exit(0)
     os.wait()
 if os.fork() == 0:
-    os.execv("/bin/sleep", ["sleep", sys.argv[1]])
+    os.execv(sleep, ["sleep", sys.argv[1]])
 away(ENVIRONMENT)
 print("family", flush=True)
 """
@@ -253,7 +257,7 @@ async def test_a_sweep_ends_its_own_clusters_leftovers_on_this_spark_and_nothing
     rank = await start(rank_of("import time; time.sleep(1000)"))
 
     async def lone(**marks: str) -> asyncio.subprocess.Process:
-        return await asyncio.create_subprocess_exec("/bin/sleep", "1000", env=marks, start_new_session=True)
+        return await asyncio.create_subprocess_exec(SLEEP, "1000", env=marks, start_new_session=True)
 
     others = [
         await lone(GLM_SPARK_CLUSTER=f"{cluster}x", GLM_SPARK_NODE="spark-2"),
@@ -267,7 +271,12 @@ async def test_a_sweep_ends_its_own_clusters_leftovers_on_this_spark_and_nothing
             "/bin/sh",
             "-c",
             "setsid sleep 1000 >/dev/null 2>&1 & echo $!",
-            env={"GLM_SPARK_CLUSTER": cluster, "GLM_SPARK_NODE": "spark-2", "GLM_SPARK_GENERATION": "3"},
+            env={
+                "GLM_SPARK_CLUSTER": cluster,
+                "GLM_SPARK_NODE": "spark-2",
+                "GLM_SPARK_GENERATION": "3",
+                "PATH": os.environ["PATH"],
+            },
             stdout=asyncio.subprocess.PIPE,
         )
         pid = int((await orphan.communicate())[0])

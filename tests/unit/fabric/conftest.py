@@ -11,3 +11,10 @@ from tests.unit.fabric.room import Room
 def room() -> Iterator[Room]:
     with Room() as made:
         yield made
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The package is built where there is no way to a namespace: its check phase leaves these out by their mark."""
+    for item in items:
+        if "room" in getattr(item, "fixturenames", ()):
+            item.add_marker("namespaces")
