@@ -36,6 +36,8 @@
     # openssh.authorizedKeys.keys = [ "ssh-ed25519 ..." ];
   };
   services.openssh.enable = true;
+  # Nix reads this folder through it.
+  programs.git.enable = true;
   nix.settings.experimental-features = [
     "nix-command"
     "flakes"
