@@ -228,19 +228,19 @@ def test_a_connection_for_weights_is_a_strangers_to_an_image(sparks: tuple[Spark
 
 
 @settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck))
-@given(share=st.floats(0.05, 0.8), who=st.sampled_from(["sender", "receiver"]))
+@given(share=st.floats(0.05, 0.6), who=st.sampled_from(["sender", "receiver"]))
 def test_a_kill_at_any_point_is_taken_up(tmp_path_factory: pytest.TempPathFactory, share: float, who: str) -> None:
     leader, worker = pair(tmp_path_factory.mktemp("killed"))
     image = make(some_layers(40_000_000, 5000))
     leader.has(image, image.index)
     assert done(leader.job("export", image.index)).findings == ()
-    way = door(free_port(), rate=60_000_000)
+    way = door(free_port(), rate=10_000_000)  # four seconds, of which the last are left to the kill
     pair_of = [
         Child(leader.job("send", image.index, door=way)),
         Child(worker.job("receive", image.index, door=way)),
     ]
-    while pair_of[1].last.done < share * 40_000_000:
-        assert pair_of[1].process.poll() is None, pair_of[1].words
+    # On a machine so busy that its words come late it may have ended, which is a point as good as any.
+    while pair_of[1].last.done < share * 40_000_000 and pair_of[1].process.poll() is None:
         time.sleep(0.001)
     for child in pair_of if who == "sender" else reversed(pair_of):
         child.kill()
