@@ -40,6 +40,15 @@ async def test_a_cable_that_stays_out_ends_the_set_and_it_comes_back(make_cluste
     await live_again(cluster, generation)
 
 
+async def test_a_worker_that_sees_its_cable_out_does_not_wait_for_its_lease(make_cluster: MakeCluster) -> None:
+    cluster = make_cluster(2, config={"fabric": {"hold_seconds": 1}, "timeouts": {"lease_seconds": 60}})
+    generation = int((await cluster.live())["generation"])
+    cluster.sparks.cut_cable()
+    await gone(cluster, generation, timeout=20)
+    cluster.sparks.plug_cable()
+    await live_again(cluster, generation)
+
+
 async def test_one_lost_rail_of_two_is_degraded_not_dead(make_cluster: MakeCluster) -> None:
     cluster = make_cluster(2, config=PATIENT)
     generation = int((await cluster.live())["generation"])

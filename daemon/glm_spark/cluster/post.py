@@ -21,7 +21,7 @@ from glm_spark.engine import processes, progress
 from glm_spark.engine.pull import HOLDING
 from glm_spark.engine.rank import Rank, RankView
 from glm_spark.engine.runtime import Runtime
-from glm_spark.engine.spec import RankSpec, Variant
+from glm_spark.engine.spec import Link, RankSpec, Variant
 from glm_spark.fabric.rails import RailFault
 from glm_spark.finding import Finding, Severity
 from glm_spark.status import WeightsStatus, WorkerState
@@ -153,6 +153,11 @@ class Post:
         # Ending a rank does not wait for whatever the loop is doing, such as a preflight that takes its time.
         self._end_unwanted()
         self._wake.set()
+
+    @property
+    def links(self) -> tuple[Link, ...]:
+        """The rails of the goal."""
+        return self._goal.links
 
     @property
     def variant(self) -> Variant:

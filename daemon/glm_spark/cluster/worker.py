@@ -254,6 +254,11 @@ class Worker:
                 silent = self._lease.silent_for(boottime())
                 await self._lapse(f"no beat from {self._leader} for {silent:.0f} s")
 
+    async def abandon(self, how: str) -> None:
+        """The leader cannot reach this Spark any more: what its lease would end later ends now."""
+        if self._lease is not None:
+            await self._lapse(how)
+
     async def _lapse(self, how: str) -> None:
         """The leader is gone or cannot reach this Spark. A lone rank holds its memory and hangs, so it ends."""
         reason = self._waiting(how)

@@ -45,6 +45,13 @@ def standing(
     return Standing(lost, tuple(dict.fromkeys(warnings)))
 
 
+def dark(me: str, inventory: Inventory, links: tuple[Link, ...]) -> bool:
+    """Whether no rail of this Spark has a carrier, as this Spark alone can see it."""
+    mine = [pair[0] if link.a == me else pair[1] for link in links if me in (link.a, link.b) for pair in link.rails]
+    netdevs = [inventory.netdev_with(address) for address in mine]
+    return bool(netdevs) and all(netdev is not None and not netdev.carrier for netdev in netdevs)
+
+
 @dataclass(frozen=True, slots=True)
 class _End:
     """One end of a rail: where it is, the address that was agreed, and how it was at the start."""

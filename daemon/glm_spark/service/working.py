@@ -10,9 +10,11 @@ from typing import Any
 
 from glm_spark.api.source import Readiness, Refused
 from glm_spark.cluster import tell
+from glm_spark.cluster.lease import boottime
 from glm_spark.cluster.worker import Worker
 from glm_spark.config.model import Config
 from glm_spark.engine.pull import PULLING, TAKING
+from glm_spark.fabric.standing import dark
 from glm_spark.finding import Finding, Severity
 from glm_spark.host import memory
 from glm_spark.service.leading import reason_text
@@ -21,6 +23,8 @@ from glm_spark.service.station import Station
 from glm_spark.status import Status
 
 log = logging.getLogger(__name__)
+
+CABLE_SECONDS = 0.25
 
 
 class Working:
@@ -52,7 +56,28 @@ class Working:
         self.worker.forget()
 
     async def run(self) -> None:
-        await self.worker.run()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.worker.run(), name="worker")
+            tasks.create_task(self._watch_cable(), name="cable")
+
+    async def _watch_cable(self) -> None:
+        """Ends a rank whose cable is out for longer than is borne, without waiting for the lease."""
+        since: float | None = None
+        while True:
+            await asyncio.sleep(CABLE_SECONDS)
+            station, now = self._station, boottime()
+            inventory, hold = station.watcher.inventory, station.config.fabric.hold_seconds
+            if (
+                inventory is None
+                or not station.post.occupied
+                or not dark(station.place.me, inventory, station.post.links)
+            ):
+                since = None
+                continue
+            since = now if since is None else since
+            if now - since >= hold:
+                since = None
+                await self.worker.abandon(f"no carrier on the cable for {hold:g} s")
 
     async def leave(self, drain: bool) -> None:
         """Asks the leader to stop the set, bounded; without a leader this Spark's rank is ended by the post."""

@@ -8,7 +8,7 @@ import pytest
 
 from glm_spark.fabric import links
 from glm_spark.fabric.inventory import Inventory
-from glm_spark.fabric.standing import Standing, standing
+from glm_spark.fabric.standing import Standing, dark, standing
 from tests.unit.fabric.sparks import config, inventory, pair, port
 
 Change = Callable[[Inventory, str], Inventory]  # what happens to one netdev of a Spark
@@ -96,3 +96,16 @@ def test_a_spark_that_was_not_read_is_not_judged() -> None:
     found = links.find(config(), before)
     at_start = links.link_status(config(), before, found.links)
     assert standing(config(), {"spark-1": before["spark-1"]}, found.links, at_start) == Standing()
+
+
+def test_a_spark_is_dark_when_the_last_of_its_own_rails_has_no_carrier() -> None:
+    before = pair()
+    found = links.find(config(), before)
+    first, second = (device.netdev for device in before["spark-2"].devices[:2])
+    one = netdev(carrier=False)(before["spark-2"], first)
+    assert not dark("spark-2", one, found.links)
+    both = netdev(carrier=False)(one, second)
+    assert dark("spark-2", both, found.links)
+    assert not dark("spark-2", both, ()), "without a set there is nothing to give up"
+    # a netdev that was taken away may be back at once; then its peers' silence decides
+    assert not dark("spark-2", without_netdev(both, second), found.links)
