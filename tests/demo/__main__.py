@@ -45,7 +45,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main() -> int:
-    arguments = parser().parse_args()
+    arguments = parser().parse_args(_with_spark(sys.argv[1:]))
     if arguments.verb:
         return _verb(arguments)
     if not enclosure.inside():
@@ -58,6 +58,13 @@ def main() -> int:
     from tests.demo.show import perform
 
     return asyncio.run(perform(arguments.count, once=arguments.once))
+
+
+def _with_spark(words: list[str]) -> list[str]:
+    """`status --history` means spark-1's: argparse takes no flag for the rest before the number is given."""
+    if words[:1] == ["status"] and words[1:2] and words[1].startswith("-") and words[1] not in ("-h", "--help"):
+        return ["status", "1", *words[1:]]
+    return words
 
 
 def _verb(arguments: argparse.Namespace) -> int:

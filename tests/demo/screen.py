@@ -68,7 +68,8 @@ def line(name: str, status: Status, leader: Status) -> str:
     rank, reason = doing(name, leader), reason_of(status)
     if status is not leader and reason == reason_of(leader):
         reason = ""  # said already
-    text = f"{name}: {state_of(status)}"
+    doubted = status is not None and status["state"] == "live" and not status["ready"]
+    text = f"{name}: {'not ready' if doubted else state_of(status)}"
     text += f", rank {rank}" if rank else ""
     return text + (f" ({reason})" if reason else "")
 

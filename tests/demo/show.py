@@ -79,7 +79,8 @@ class Show:
             text = screen.line(name, status, statuses[0])
             if shown.get(name) != text:
                 shown[name] = text
-                self.console.print(text, highlight=False, soft_wrap=True)
+                # The words of a rank have brackets of their own.
+                self.console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     def explain_failure(self) -> None:
         for daemon in self.daemons:

@@ -22,6 +22,12 @@ if TYPE_CHECKING:
 
 _POLL_SECONDS = 0.5
 _UNHEARD_SECONDS = 5.0  # a daemon that is silent for so long in between is taken for gone
+_AT_REST_SECONDS = 2.0  # a set that does not leave its rest for so long was stopped after the restart was asked for
+
+_OVERTAKEN = {
+    "restart": "the set was stopped meanwhile, by another glm-spark stop. glm-spark restart starts it again.",
+    "stop": "the set was started again meanwhile, by another glm-spark restart. glm-spark stop stops it.",
+}
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -69,11 +75,18 @@ def _follow(path: Path, arguments: argparse.Namespace, before: Status) -> int:
         spinner = console().status(f"{arguments.verb}: asked")
         spinner.start()
     shown = ""
+    overtaken = False
+    moved = started  # when the set was last seen away from its rest
     try:
         while True:
             status = _patiently(path)
             outcome = _outcome(arguments.verb, before, status)
             if outcome is not None:
+                break
+            moved = moved if _at_rest(status) else time.monotonic()
+            overtaken = _overtaken(arguments.verb, before, status, time.monotonic() - moved)
+            if overtaken:
+                outcome = exits.WRONG
                 break
             shown = _progress(status, shown, arguments, spinner, time.monotonic() - started)
             time.sleep(_POLL_SECONDS)
@@ -82,6 +95,9 @@ def _follow(path: Path, arguments: argparse.Namespace, before: Status) -> int:
             spinner.stop()
     if arguments.json:
         print(json.dumps({"begun": True, "state": status.state, "ready": status.ready}))
+        return outcome
+    if overtaken:
+        complain(_OVERTAKEN[arguments.verb])
         return outcome
     print(_ending(arguments.verb, status, outcome, time.monotonic() - started))
     return outcome
@@ -114,6 +130,20 @@ def _outcome(verb: str, before: Status, now: Status) -> int | None:
     if now.state == "failed" and (now.since, now.generation) != (before.since, before.generation):
         return exits.WRONG
     return None
+
+
+def _at_rest(status: Status) -> bool:
+    return status.state == "waiting" and status.reason is not None and status.reason.code == "set.stopped"
+
+
+def _overtaken(verb: str, before: Status, now: Status, rested: float) -> bool:
+    """Whether somebody asked for the opposite meanwhile, so that this verb would be followed for ever.
+
+    `rested` in seconds: a set that was at rest may be seen so once more before a restart moves it.
+    """
+    if verb == "restart":
+        return _at_rest(now) and rested >= _AT_REST_SECONDS
+    return now.ready and now.generation > before.generation
 
 
 def _progress(

@@ -252,6 +252,33 @@ class TestRestartAndStop:
         assert code == 0
         assert out.strip().split("\n")[-1].startswith("stopped after ")
 
+    def test_a_restart_ends_when_the_set_is_stopped_meanwhile(
+        self, daemon: Any, glm: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("glm_spark.cli.command._AT_REST_SECONDS", 0.1)
+        at_rest = sets.status("waiting", reason=sets.STOPPED)
+        daemon.will("GET /v1/status", *((200, body(s)) for s in (sets.EVERY["live"], sets.EVERY["loading"], at_rest)))
+        daemon.will("POST /v1/restart", (202, {"begun": True, "findings": []}))
+        code, _, err = glm("restart")
+        assert code == 2
+        assert "stopped meanwhile" in err
+        assert "glm-spark restart" in err
+
+    def test_a_set_at_rest_is_given_time_to_begin_its_restart(self, daemon: Any, glm: Any) -> None:
+        at_rest = sets.status("waiting", reason=sets.STOPPED)
+        daemon.will("GET /v1/status", *((200, body(s)) for s in (at_rest, at_rest, sets.live(generation=8))))
+        daemon.will("POST /v1/restart", (202, {"begun": True, "findings": []}))
+        assert glm("restart")[0] == 0
+
+    def test_a_stop_ends_when_the_set_is_restarted_meanwhile(self, daemon: Any, glm: Any) -> None:
+        steps = (sets.EVERY["live"], sets.EVERY["stopping"], sets.EVERY["loading"], sets.live(generation=8))
+        daemon.will("GET /v1/status", *((200, body(step)) for step in steps))
+        daemon.will("POST /v1/stop", (202, {"begun": True, "findings": []}))
+        code, _, err = glm("stop")
+        assert code == 2
+        assert "started again meanwhile" in err
+        assert "glm-spark stop" in err
+
     def test_no_wait_returns_at_once(self, daemon: Any, glm: Any) -> None:
         daemon.will("GET /v1/status", (200, body(sets.EVERY["live"])))
         daemon.will("POST /v1/restart", (202, {"begun": True, "findings": []}))

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.demo import question, record, screen
-from tests.demo.__main__ import parser
+from tests.demo.__main__ import _with_spark, parser
 
 
 def _lines(*events: str) -> Iterator[bytes]:
@@ -87,6 +87,8 @@ def test_a_line_says_spark_state_rank_and_reason() -> None:
     worker = {"state": "running", "reason": None}
     assert screen.line("spark-2", worker, leader) == "spark-2: running, rank loading: weights"
     assert screen.line("spark-2", None, None) == "spark-2: starting"
+    doubted = {"state": "live", "ready": False, "reason": None}
+    assert screen.line("spark-1", doubted, doubted) == "spark-1: not ready"
 
 
 @pytest.mark.parametrize("count", [2, 3])
@@ -102,6 +104,10 @@ def test_three_sparks_are_asked_for_by_number() -> None:
     assert parser().parse_args(["--sparks", "3", "--once"]).count == 3
     assert parser().parse_args(["cut", "2", "3", "--twin", "b"]).sparks == [2, 3]
     assert parser().parse_args(["cut"]).sparks == [1, 2]
+    history = parser().parse_args(_with_spark(["status", "--history"]))
+    assert (history.spark, history.rest) == (1, ["--history"])
+    of_the_worker = parser().parse_args(_with_spark(["status", "2", "--json"]))
+    assert (of_the_worker.spark, of_the_worker.rest) == (2, ["--json"])
 
 
 def test_the_live_line_is_shown_as_in_the_journal() -> None:
