@@ -82,6 +82,7 @@ class Post:
         self._wake = asyncio.Event()
         self._goal = Goal(generation=0, phase="idle")
         self._seen = 0
+        self._kept = 0  # what is on disk; behind `_seen` only when the disk refused
         self._state: WorkerState = "armed"
         self._prepared: int | None = None
         self._reason: Finding | None = None
@@ -183,7 +184,11 @@ class Post:
 
     async def run(self) -> None:
         """Owns the rank; when cancelled, ends it first."""
-        self._seen = await self._disk(self._generations.read)
+        try:
+            self._seen = self._kept = await self._disk(self._generations.read)
+        except NotReady as refusal:
+            # The other Sparks remember; the first start here tells whether the disk takes it again.
+            log.warning("%s", refusal, extra={"code": "disk.generation"})
         await self._sweep()
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -269,9 +274,11 @@ class Post:
         self._rank = None
         self._given_up = None
         self._on_change()
-        if goal.generation > self._seen:
+        # Before the write: the leader takes a refusal only for one of the generation that it asked for.
+        self._seen = max(self._seen, goal.generation)
+        if goal.generation > self._kept:
             await self._disk(lambda: self._generations.write(goal.generation))
-            self._seen = goal.generation
+            self._kept = goal.generation
         if self._barred is not None:
             raise NotReady(self._barred)
         await self._sweep()
@@ -378,6 +385,6 @@ class Post:
                 subject="the generation file in the state directory",
                 measured=measured,
                 wanted="a disk that takes one small write",
-                fix="See df -h and journalctl -k on this Spark.",
+                fix="See df -h and journalctl -k on this Spark. A directory that is gone: systemctl restart glm-spark.",
             )
         )
