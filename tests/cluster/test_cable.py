@@ -40,6 +40,25 @@ async def test_a_cable_that_stays_out_ends_the_set_and_it_comes_back(make_cluste
     await live_again(cluster, generation)
 
 
+async def test_no_spark_says_ready_while_its_own_cable_is_out(make_cluster: MakeCluster) -> None:
+    """The leader's word, which a worker repeats, is seconds old by then."""
+    cluster = make_cluster(2, config={"timeouts": {"suspect_seconds": 20, "lease_seconds": 60}})
+    await cluster.live()
+    worker = cluster.workers[0]
+
+    async def says(code: int) -> bool:
+        return (await worker.control("GET", "/readyz"))[0] == code
+
+    await until(lambda: says(200), 10.0, "a worker that says ready")
+    cluster.sparks.cut_cable()
+    await until(lambda: says(503), 4.0, "a worker that says not ready")
+    status = await worker.status()
+    assert (status["ready"], status["reason"]["code"]) == (False, "fabric.carrier-lost")
+    assert status["reason"]["node"] == "spark-2"
+    cluster.sparks.plug_cable()
+    await until(lambda: says(200), 30.0, "ready again")
+
+
 async def test_a_worker_that_sees_its_cable_out_does_not_wait_for_its_lease(make_cluster: MakeCluster) -> None:
     cluster = make_cluster(2, config={"fabric": {"hold_seconds": 1}, "timeouts": {"lease_seconds": 60}})
     generation = int((await cluster.live())["generation"])

@@ -217,6 +217,42 @@ async def test_a_reload_is_told_from_its_beginning_to_its_end(cluster: Cluster) 
         assert heard == ["RELOADING", "MONOTONIC_USEC", "READY"]
 
 
+async def test_a_changed_file_that_cannot_be_used_stays_in_sight_until_it_is_right(cluster: Cluster) -> None:
+    await cluster.live()
+    good = cluster.sparks.config_file.read_text()
+    leader = cluster.leader
+
+    async def warned() -> bool:
+        nodes = (await leader.status())["nodes"]
+        return any(finding["code"] == "config.unusable" for finding in nodes[0]["findings"])
+
+    cluster.sparks.config_file.write_text(good + "\n[engin]\n")
+    leader.signal(signal.SIGHUP)
+    await until(warned, 10.0, "a word on the file")
+    assert (await leader.status())["ready"]
+    cluster.sparks.config_file.write_text(good)
+    leader.signal(signal.SIGHUP)
+
+    async def right() -> bool:
+        return not await warned()
+
+    await until(right, 10.0, "no word on the file")
+
+
+async def test_an_orderly_stop_shows_nothing_that_went_wrong(cluster: Cluster) -> None:
+    await cluster.live()
+    assert (await cluster.leader.control("POST", "/v1/stop"))[0] == 202
+    await until(lambda: not processes.ranks(), 20.0, "the set stopped")
+    status = await cluster.leader.wait_state("waiting")
+    assert status["reason"]["code"] == "set.stopped"
+
+    async def clean() -> bool:
+        nodes = (await cluster.leader.status())["nodes"]
+        return not [finding for node in nodes for finding in node["findings"] if finding["severity"] == "error"]
+
+    await until(clean, 5.0, "a status without errors")
+
+
 @pytest.mark.parametrize("bad", ["nothing", "[engine]\ncontext = -5\n", "[[node]]\nname = 'elsewhere'\n"])
 async def test_a_file_that_cannot_be_used_is_exit_status_78(cluster: Cluster, bad: str) -> None:
     cluster.sparks.config_file.write_text(bad)

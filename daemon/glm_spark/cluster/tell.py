@@ -158,11 +158,18 @@ def _node_findings(spark: Spark, dropped: tuple[Finding, ...]) -> tuple[Finding,
     findings.extend(finding for finding in dropped if finding.node == spark.name)
     if spark.report is not None:
         findings.extend(spark.report.findings)
-        if spark.report.rank is not None:
+        if spark.report.rank is not None and not _ended_as_asked(spark.report):
             findings.extend(spark.report.rank.findings)
     if spark.inventory is not None:
         findings.extend(spark.inventory.findings)
     return tuple(dict.fromkeys(findings))
+
+
+def _ended_as_asked(report: Report) -> bool:
+    """What a rank says because the others were stopped before it is nothing that went wrong."""
+    told = report.reason
+    stopped = report.rank is not None and report.rank.state == "ended"
+    return stopped and told is not None and told.severity is Severity.NOTE
 
 
 def _own(config: Config, rank: int, report: Report, memory: MemoryStatus) -> NodeStatus:

@@ -109,6 +109,7 @@ class Service:
         self._hurry = asyncio.Event()
         self._readdress = asyncio.Event()
         self._control_faults: tuple[Finding, ...] = ()
+        self._file_faults: tuple[Finding, ...] = ()  # of a file that was changed and cannot be used
         self.station = Station(
             config, place, token, ChosenRuntime(lambda: self.station.config), lambda: self.role.changed()
         )
@@ -187,7 +188,12 @@ class Service:
         for fault in faults:
             if fault not in self._control_faults:
                 log.error("%s", fault, extra={"code": fault.code})
-        self._control_faults = self.station.post.remarks = faults
+        self._control_faults = faults
+        self._remark()
+
+    def _remark(self) -> None:
+        self.station.post.remarks = (*self._control_faults, *self._file_faults)
+        self.station.post.nudge()
 
     def _listen_to_signals(self) -> None:
         loop = asyncio.get_running_loop()
@@ -211,11 +217,17 @@ class Service:
             find_me(new, self._place.me, self._place.me)
         except ConfigFault as fault:
             log.error("the changed configuration is not used: %s", fault, extra={"code": "config.unusable"})
+            # What runs goes on, and the next boot would not: it stays in sight until the file is right.
+            told = self.station.on_disk.unusable(fault)
+            self._file_faults = (told.model_copy(update={"severity": Severity.WARNING}),)
+            self._remark()
         else:
             self._take_over(new)
         self.pulse.reloaded()
 
     def _take_over(self, new: Config) -> None:
+        self._file_faults = ()
+        self._remark()
         changed = changes(self.station.config, new)
         for change in changed.restart:
             log.warning("%s changed: it takes effect when glm-spark is restarted on this Spark", change.key)

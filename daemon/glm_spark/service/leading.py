@@ -328,7 +328,8 @@ class Leading:
 
     def _announce(self, course: Course) -> None:
         """One line an event in the journal, READY=1 at the first LIVE."""
-        if course.state != self._told[0]:
+        doubted, was_doubted = course.reason is not None, self._told[1] is not None
+        if course.state != self._told[0] or (course.state == "live" and doubted != was_doubted):
             self._since = time.time()
         extra = {"generation": course.generation, "code": course.reason.code if course.reason else course.state}
         config = self._station.config

@@ -23,16 +23,19 @@ class OnDisk:
         try:
             return await processes.aside(self._load, READ_SECONDS)
         except ConfigFault as fault:
-            return self._unusable("; ".join(fault.faults))
+            return self.unusable(fault)
         except TimeoutError:
-            return self._unusable(f"not read within {READ_SECONDS:g} s")
+            return self._finding(f"not read within {READ_SECONDS:g} s")
 
     def _load(self) -> Config:
         config = load(self._path)
         find_me(config, self._me, self._me)
         return config
 
-    def _unusable(self, measured: str) -> Finding:
+    def unusable(self, fault: ConfigFault) -> Finding:
+        return self._finding("; ".join(fault.faults))
+
+    def _finding(self, measured: str) -> Finding:
         return Finding(
             code="config.unusable",
             severity=Severity.ERROR,

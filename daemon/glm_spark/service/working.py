@@ -65,19 +65,35 @@ class Working:
         since: float | None = None
         while True:
             await asyncio.sleep(CABLE_SECONDS)
-            station, now = self._station, boottime()
-            inventory, hold = station.watcher.inventory, station.config.fabric.hold_seconds
-            if (
-                inventory is None
-                or not station.post.occupied
-                or not dark(station.place.me, inventory, station.post.links)
-            ):
+            now, hold = boottime(), self._station.config.fabric.hold_seconds
+            if not self._station.post.occupied or not self._dark():
                 since = None
                 continue
             since = now if since is None else since
             if now - since >= hold:
                 since = None
                 await self.worker.abandon(f"no carrier on the cable for {hold:g} s")
+
+    def _dark(self) -> bool:
+        station = self._station
+        inventory = station.watcher.inventory
+        return inventory is not None and dark(station.place.me, inventory, station.post.links)
+
+    def _told(self) -> Status | None:
+        """The leader's last word, which this Spark knows better than when its own cable is out."""
+        told = self.worker.told()
+        if told is None or not told.ready or not self._dark():
+            return told
+        cut = Finding(
+            code="fabric.carrier-lost",
+            severity=Severity.ERROR,
+            node=self._station.place.me,
+            subject="the cable",
+            measured="no carrier on any of its rails",
+            wanted="a carrier",
+            fix="Plug the cable in at both ends.",
+        )
+        return told.model_copy(update={"ready": False, "reason": cut})
 
     async def leave(self, drain: bool) -> None:
         """Asks the leader to stop the set, bounded; without a leader this Spark's rank is ended by the post."""
@@ -103,7 +119,7 @@ class Working:
 
     def headline(self) -> str:
         report = self._station.post.report
-        told = self.worker.told()
+        told = self._told()
         if self.worker.reason is not None and told is None:
             return f"{report.state}: {self.worker.reason}"
         if told is None:
@@ -113,7 +129,7 @@ class Working:
     # -- Source ------------------------------------------------------------------------------------------------
 
     def readiness(self) -> Readiness:
-        told = self.worker.told()
+        told = self._told()
         if told is None:
             reason = self.worker.reason
             return Readiness(live=False, state="unknown", code=reason.code if reason else "set.unknown", reason=reason)
@@ -126,7 +142,7 @@ class Working:
         return tell.worker_status(
             station.config,
             station.place.me,
-            self.worker.told(),
+            self._told(),
             station.post.report,
             self.worker.reason,
             self._since,
