@@ -176,6 +176,7 @@ def test_half_a_cable_that_is_wrong_is_named_and_the_set_runs_over_the_other_hal
         assert "fabric.one-way" in status["degraded"]
 
 
+@pytest.mark.full
 def test_a_cable_without_any_address_is_said_at_the_spark_that_lacks_them(two_armed: Lab) -> None:
     for _, far in _rails(two_armed):
         two_armed[2].remove_address(far.netdev)

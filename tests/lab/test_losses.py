@@ -15,7 +15,7 @@ from .test_fabric import _rails, _status
 from .test_gate import LIVE, LIVE_SECONDS, _ready, _reply, _started
 from .waiting import until
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.full]
 
 LOADING = '{"estimate_gib": 0.1, "delay_s": {"weights": 45}}'  # a reset and what the set says to it fit into it
 BOOTS = 3 * LIVE_SECONDS  # both Sparks boot, then the set starts
@@ -55,7 +55,6 @@ def _incidents(spark: Spark) -> list[dict[str, Any]]:
     return list(json.loads(spark.out(f"curl -s -m 20 --unix-socket {socket} http://localhost/v1/incidents")))
 
 
-@pytest.mark.full
 def test_a_worker_reset_twice_in_the_middle_of_a_load_is_named_and_the_set_goes_live(labs: Labs) -> None:
     lab = labs.restore("two")
     product.install(lab, product.settings(lab), LOADING)
@@ -81,7 +80,6 @@ def test_a_worker_reset_twice_in_the_middle_of_a_load_is_named_and_the_set_goes_
     }
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("order", [(1, 2), (2, 1)], ids=["leader first", "worker first"])
 def test_both_sparks_rebooted_in_either_order_are_live_again_without_a_hand(live: Lab, order: tuple[int, int]) -> None:
     boots = {number: live[number].boot_id() for number in order}
@@ -107,7 +105,6 @@ def test_a_frozen_worker_ends_readiness_and_the_set_and_its_thaw_brings_them_bac
     assert _reply(live[1])
 
 
-@pytest.mark.full
 def test_a_cable_that_loses_everything_silently_ends_the_set_on_both_sides(live: Lab) -> None:
     live.lose(live.cable())
     until(lambda: _ready(live), "503", 30.0, "readyz of the leader")
@@ -118,7 +115,6 @@ def test_a_cable_that_loses_everything_silently_ends_the_set_on_both_sides(live:
     assert _reply(live[1])
 
 
-@pytest.mark.full
 def test_pcie_functions_that_leave_with_the_cable_end_the_set_and_it_comes_back_with_them(live: Lab) -> None:
     """As when a firmware drops the adapters: the devices go while the ranks still hold queue pairs on them."""
     both = [far for _, far in _rails(live)]
