@@ -76,6 +76,7 @@ class Peer:
         self._boot_id = ""  # of the last session that was held
         self._lease: Lease | None = None
         self._session: Session | None = None
+        self._patience: asyncio.Timeout | None = None  # the session's, while there is one
         self._sent: dict[int, float] = {}
         self._seq = 0
         self._ack = 0
@@ -145,8 +146,13 @@ class Peer:
             self._ordered.pop(number, None)
 
     def wake(self) -> None:
-        """The way to this worker may have changed."""
+        """The way to this worker may have changed.
+
+        A connection that fell silent before is given up: TCP would wait on for as long as the cable was out.
+        """
         self._redial.set()
+        if self._session is not None and self._patience is not None and self.silent_for() > self._suspect:
+            self._patience.reschedule(asyncio.get_running_loop().time())
 
     def forget(self) -> None:
         """This Spark's settings changed: compare them again."""
@@ -207,8 +213,9 @@ class Peer:
         known.gone, known.lapsed = False, False
         beats = asyncio.create_task(self._beat(live), name=f"beats to {self.node.name}")
         try:
-            while True:
-                self._take(await live.receive())
+            async with asyncio.timeout(None) as self._patience:
+                while True:
+                    self._take(await live.receive())
         finally:
             known.up = False
             open_questions: list[asyncio.Future[Any]] = [*self._ordered.values(), *self._asked.values()]
