@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 BEAT_SECONDS = 0.5
 CONNECT_SECONDS = 3.0
-_RETRY_FIRST, _RETRY_LAST = 0.1, 2.0
+_RETRY_FIRST, _RETRY_LAST = 0.02, 2.0
 _RETRY_GONE = 0.25  # where a host answers that nothing listens yet: its daemon is about to start, and asking is cheap
 _STEADY = 5.0  # a session that ends sooner is dialled again with growing pauses
 
@@ -176,6 +176,7 @@ class Peer:
             try:
                 async with asyncio.timeout(delay * random.uniform(0.8, 1.2)):
                     await self._redial.wait()
+                delay = _RETRY_FIRST
             except TimeoutError:
                 delay = min(delay * 1.6, _RETRY_GONE if self.known.gone else _RETRY_LAST)
 
