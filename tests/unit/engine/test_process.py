@@ -357,23 +357,31 @@ async def test_how_a_rank_ends_is_told(rank_of: SpecOf, start: Start, program: s
     rank.kill()
 
 
-async def test_sigterm_and_sigusr1_reach_the_rank_alone(rank_of: SpecOf, nap: str, start: Start) -> None:
+async def test_sigterm_and_sigusr1_reach_the_rank_alone(
+    rank_of: SpecOf, nap: str, start: Start, tmp_path: Path
+) -> None:
     program = (
         "import os, signal, sys, time\n"
+        "def end(*_):\n"
+        "    print('ending', flush=True)\n"
+        "    while os.path.exists(sys.argv[2]): time.sleep(0.01)\n"
+        "    sys.exit(0)\n"
         "signal.signal(signal.SIGUSR1, lambda *_: print('stacks', flush=True))\n"
-        "signal.signal(signal.SIGTERM, lambda *_: (print('ending', flush=True), time.sleep(0.3), sys.exit(0)))\n"
+        "signal.signal(signal.SIGTERM, end)\n"
         "if os.fork() == 0: os.execv('/bin/sleep', ['sleep', sys.argv[1]])\n"
         "print('on', flush=True)\n"
         "while True: time.sleep(1000)\n"
     )
-    spec = rank_of(program)
-    rank = await start(spec.model_copy(update={"argv": (*spec.argv, nap)}))
+    spec, held = rank_of(program), tmp_path / "held"
+    held.touch()
+    rank = await start(spec.model_copy(update={"argv": (*spec.argv, nap, str(held))}))
     await heard(rank, "on")
     rank.dump()
     await heard(rank, "stacks")
     rank.terminate()
     await heard(rank, "ending")
     assert len(having(nap)) == 3  # the keeper, the rank, and its child while the rank ends
+    held.unlink()
     async with asyncio.timeout(10):
         assert await rank.wait() == Exit(0, None)
         await rank.gone()
