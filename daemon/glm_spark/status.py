@@ -12,6 +12,18 @@ LeaderState = Literal["waiting", "preparing", "loading", "verifying", "live", "r
 WorkerState = Literal["armed", "preparing", "running", "stopping", "failed"]
 # How one rank is: none, its process is there and loads, it serves or follows, it is being ended, it ended.
 RankState = Literal["none", "loading", "ready", "stopping", "ended", "unknown"]
+WeightsPhase = Literal[
+    "idle",
+    "verifying",
+    "fetching",
+    "waiting",
+    "receiving",
+    "sending",
+    "exporting",
+    "loading",
+    "complete",
+    "failed",
+]
 
 
 class Told(BaseModel):
@@ -35,18 +47,7 @@ class WeightsStatus(Told):
     `done` of `total` bytes in this phase, `rate` in bytes a second.
     """
 
-    phase: Literal[
-        "idle",
-        "verifying",
-        "fetching",
-        "waiting",
-        "receiving",
-        "sending",
-        "exporting",
-        "loading",
-        "complete",
-        "failed",
-    ] = "idle"
+    phase: WeightsPhase = "idle"
     done: int = 0
     total: int = 0
     rate: float | None = None

@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from glm_spark.finding import Finding
+from glm_spark.status import WeightsPhase
 from glm_spark.weights import faults, lists, remembered
 from glm_spark.weights.faults import Fault, fault
-from glm_spark.weights.job import Job, Phase, Word
+from glm_spark.weights.job import Job, Word
 from glm_spark.weights.look import How, Look, look
 from glm_spark.weights.pins import Pin
 from glm_spark.weights.prove import prove
@@ -38,7 +39,7 @@ class Work:
 
     def __init__(self, job: Job) -> None:
         self.job = job
-        self._phase: Phase = "idle"
+        self._phase: WeightsPhase = "idle"
         self._count: Callable[[], tuple[int, int, int]] = lambda: (0, 0, 0)
 
     def word(self) -> Word:

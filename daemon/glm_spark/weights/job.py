@@ -8,21 +8,9 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from glm_spark.finding import Finding
+from glm_spark.status import WeightsPhase
 from glm_spark.weights.look import Store
 from glm_spark.weights.pins import Pin
-
-Phase = Literal[
-    "idle",
-    "verifying",
-    "fetching",
-    "waiting",
-    "receiving",
-    "sending",
-    "exporting",
-    "loading",
-    "complete",
-    "failed",
-]
 
 
 class _Told(BaseModel):
@@ -100,7 +88,7 @@ class Word(_Told):
     """One line of a transfer's process. `done` of `total` bytes in this phase; `ended` is the last word, with what
     stood in the way (nothing: it is complete). `moved` counts bytes that came over the network in this life."""
 
-    phase: Phase = "idle"
+    phase: WeightsPhase = "idle"
     done: int = 0
     total: int = 0
     moved: int = 0
